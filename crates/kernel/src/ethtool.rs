@@ -7,7 +7,8 @@ use std::marker::PhantomData;
 
 use netlink_bindings::ethtool;
 use netlink_bindings::traits::{NetlinkRequest, Protocol};
-use netlink_socket2::NetlinkSocket;
+
+use crate::netlink;
 
 /// Commands of `linux/ethtool_netlink_generated.h`. The bindings' own requests carry
 /// those of the kernel's answers (netlink-bindings 0.3.5).
@@ -35,7 +36,7 @@ impl<O: NetlinkRequest> Get<O> {
 
     /// What `read` makes of the answer; `None` if the driver or kernel does not tell.
     fn ask<T>(&self, read: impl FnOnce(O::ReplyType<'_>) -> T) -> io::Result<Option<T>> {
-        let mut socket = NetlinkSocket::new();
+        let mut socket = netlink::Socket::new();
         let mut replies = match socket.request(self) {
             Ok(replies) => replies,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

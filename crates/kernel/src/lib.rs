@@ -10,6 +10,7 @@
 //! - What the kernel counts: [`meter`] CPU time, [`counters`] packets,
 //!   [`link`] the state of an interface, [`ethtool`] that of its adapter,
 //!   [`routing`] a mirror of routes and neighbours, [`packet_filter`] what rules look at.
+//!   Much of it is asked for by [`netlink`].
 //! - Processes: [`privileges`], [`scheduling`], [`control_group`], [`process`], [`namespace`],
 //!   threads that end with their holder ([`watcher`]), and those that do what a real-time
 //!   thread must not wait for ([`errand`]).
@@ -33,6 +34,7 @@ pub mod link;
 pub mod mapped;
 pub mod meter;
 pub mod namespace;
+pub mod netlink;
 pub mod packet_filter;
 pub mod pass_all;
 pub mod polling_limit;

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use libbpf_rs::query::ProgInfoIter;
 use netlink_bindings::{netdev, rt_link};
-use netlink_socket2::NetlinkSocket;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::if_nametoindex;
 
 use crate::error::FAILED;
+use crate::netlink;
 
 /// An interface as rtnetlink(7) describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,7 +184,7 @@ pub fn link(ifindex: u32) -> io::Result<Link> {
         ..Default::default()
     };
     let request = rt_link::Request::new().op_getlink_do(&header);
-    let mut socket = NetlinkSocket::new();
+    let mut socket = netlink::Socket::new();
     let mut replies = socket.request(&request)?;
     let (header, attributes) = replies.recv_one()?;
     let kind = attributes
@@ -214,7 +214,7 @@ pub fn link(ifindex: u32) -> io::Result<Link> {
 /// The kernel does not answer.
 pub fn tunnel_protocols() -> io::Result<u64> {
     let request = rt_link::Request::new().op_getlink_dump(&rt_link::Ifinfomsg::default());
-    let mut socket = NetlinkSocket::new();
+    let mut socket = netlink::Socket::new();
     let mut replies = socket.request(&request)?;
     let mut protocols = 0;
     while let Some(reply) = replies.recv() {
@@ -255,7 +255,7 @@ pub fn set_up(ifindex: u32, mtu: u32) -> io::Result<()> {
     };
     let mut request = rt_link::Request::new().op_setlink_do(&header);
     request.encode().push_mtu(mtu);
-    let mut socket = NetlinkSocket::new();
+    let mut socket = netlink::Socket::new();
     Ok(socket.request(&request)?.recv_ack()?)
 }
 
@@ -313,7 +313,7 @@ pub fn zero_copy(ifindex: u32) -> io::Result<Option<bool>> {
 fn has_xdp_feature(ifindex: u32, feature: netdev::XdpAct) -> io::Result<Option<bool>> {
     let mut request = netdev::Request::new().op_dev_get_do();
     request.encode().push_ifindex(ifindex);
-    let mut socket = NetlinkSocket::new();
+    let mut socket = netlink::Socket::new();
     let mut replies = match socket.request(&request) {
         Ok(replies) => replies,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

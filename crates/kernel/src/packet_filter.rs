@@ -19,7 +19,8 @@ use netlink_bindings::nftables::{
     CtKeys, IterableExprAttrs, IterableRuleAttrs, Nfgenmsg, PayloadBase, Request,
 };
 use netlink_bindings::nftables::{ExprOps, IterableCompatMatchAttrs};
-use netlink_socket2::NetlinkSocket;
+
+use crate::netlink;
 
 /// The rules of a packet filter, as far as it matters here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub fn generation() -> io::Result<Option<u32>> {
     if !has_nf_tables() {
         return Ok(None);
     }
-    let mut socket = NetlinkSocket::new();
+    let mut socket = netlink::Socket::new();
     let request = Request::new().op_getgen_do(&Nfgenmsg::default());
     let absent = [libc::EPROTONOSUPPORT, libc::EINVAL, libc::EOPNOTSUPP];
     let is_absent = |error: &io::Error| error.raw_os_error().is_some_and(|n| absent.contains(&n));
@@ -77,7 +78,7 @@ pub fn generation() -> io::Result<Option<u32>> {
 /// The kernel refuses to tell, or the answer is damaged.
 pub fn rules(max: usize) -> io::Result<Option<Rules>> {
     let mut rules = Rules::default();
-    let mut socket = NetlinkSocket::new();
+    let mut socket = netlink::Socket::new();
     let request = Request::new().op_getrule_dump(&Nfgenmsg::default());
     let mut replies = socket.request(&request)?;
     let mut count = 0;

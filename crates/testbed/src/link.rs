@@ -17,9 +17,9 @@ use ipnet::{IpNet, Ipv4Net};
 use netlink_bindings::traits::{NetlinkRequest, Pusher};
 use netlink_bindings::utils::{finalize_nested_header, push_nested_header, write_header};
 use netlink_bindings::{rt_addr, rt_link, rt_neigh, rt_route};
-use netlink_socket2::NetlinkSocket;
 use nix::libc;
 use plimsoll_kernel::link::wait_until_local;
+use plimsoll_kernel::netlink;
 
 use crate::{Error, Host};
 
@@ -100,7 +100,7 @@ enum Side {
     Test,
 }
 
-fn add_pair(netlink: &mut NetlinkSocket, test: &Host) -> io::Result<()> {
+fn add_pair(netlink: &mut netlink::Socket, test: &Host) -> io::Result<()> {
     let mut request = rt_link::Request::new()
         .set_create()
         .set_excl()
@@ -173,7 +173,7 @@ fn configure(host: &Host, peer: &End, side: Side) -> Result<(), Error> {
     })?
 }
 
-fn set_up(netlink: &mut NetlinkSocket, end: &End) -> io::Result<()> {
+fn set_up(netlink: &mut netlink::Socket, end: &End) -> io::Result<()> {
     // Without address resolution (the neighbours are permanent) the host joins
     // no solicited-node groups, and so reports none to multicast routers.
     for (index, flags) in [
@@ -190,7 +190,7 @@ fn set_up(netlink: &mut NetlinkSocket, end: &End) -> io::Result<()> {
     Ok(())
 }
 
-fn add_addresses(netlink: &mut NetlinkSocket, end: &End) -> io::Result<()> {
+fn add_addresses(netlink: &mut netlink::Socket, end: &End) -> io::Result<()> {
     for own in [
         IpNet::new_assert(end.ipv4.into(), IPV4_PREFIX),
         IpNet::new_assert(end.ipv6.into(), IPV6_PREFIX),
@@ -217,7 +217,7 @@ fn add_addresses(netlink: &mut NetlinkSocket, end: &End) -> io::Result<()> {
     Ok(())
 }
 
-fn add_neighbours(netlink: &mut NetlinkSocket, index: u32, peer: &End) -> io::Result<()> {
+fn add_neighbours(netlink: &mut netlink::Socket, index: u32, peer: &End) -> io::Result<()> {
     for address in [IpAddr::from(peer.ipv4), IpAddr::from(peer.ipv6)] {
         let header = rt_neigh::Ndmsg {
             ndm_family: family(address),
@@ -235,7 +235,7 @@ fn add_neighbours(netlink: &mut NetlinkSocket, index: u32, peer: &End) -> io::Re
     Ok(())
 }
 
-fn add_routes(netlink: &mut NetlinkSocket, peer: &End, side: Side) -> io::Result<()> {
+fn add_routes(netlink: &mut netlink::Socket, peer: &End, side: Side) -> io::Result<()> {
     let (ipv4, ipv6) = (IPV4_RANGE, IPV6_RANGE);
     for (range, router) in [
         (IpNet::new_assert(ipv4.0.into(), ipv4.1), peer.ipv4.into()),
@@ -258,7 +258,7 @@ enum Target {
     Local,
 }
 
-fn add_route(netlink: &mut NetlinkSocket, to: IpNet, target: Target) -> io::Result<()> {
+fn add_route(netlink: &mut netlink::Socket, to: IpNet, target: Target) -> io::Result<()> {
     use libc::{RT_SCOPE_HOST, RT_SCOPE_UNIVERSE, RT_TABLE_LOCAL, RT_TABLE_MAIN};
     let (kind, scope, table) = match target {
         Target::Blackhole => (libc::RTN_BLACKHOLE, RT_SCOPE_UNIVERSE, RT_TABLE_MAIN),
@@ -328,52 +328,11 @@ fn family(address: IpAddr) -> u8 {
 /// Runs `work` with a netlink socket of the calling thread's namespace.
 fn with_netlink(
     action: &str,
-    work: impl FnOnce(&mut NetlinkSocket) -> io::Result<()>,
+    work: impl FnOnce(&mut netlink::Socket) -> io::Result<()>,
 ) -> Result<(), Error> {
-    work(&mut NetlinkSocket::new()).map_err(Error::io(action))
+    work(&mut netlink::Socket::new()).map_err(Error::io(action))
 }
 
-fn ask(netlink: &mut NetlinkSocket, request: &impl NetlinkRequest) -> io::Result<()> {
-    let sent = netlink.request(request);
-    // netlink-socket2 0.3.5 calls it EPERM whenever no socket can be opened.
-    let mut reply = sent.map_err(|_| io::Error::last_os_error())?;
-    Ok(reply.recv_ack()?)
-}
-
-#[cfg(test)]
-mod tests {
-    use netlink_bindings::traits::Protocol;
-
-    use super::*;
-
-    /// Of a netlink protocol that no kernel has.
-    struct Unknown;
-
-    impl NetlinkRequest for Unknown {
-        type ReplyType<'buf> = ();
-
-        fn protocol(&self) -> Protocol {
-            Protocol::Raw {
-                protonum: u16::MAX,
-                request_type: 0,
-            }
-        }
-
-        fn flags(&self) -> u16 {
-            0
-        }
-
-        fn payload(&self) -> &[u8] {
-            &[]
-        }
-
-        fn decode_reply(_: &[u8]) -> Self::ReplyType<'_> {}
-    }
-
-    /// A process without a descriptor left would be told to run as root.
-    #[test]
-    fn a_socket_that_cannot_be_opened_keeps_the_kernels_answer() {
-        let refused = ask(&mut NetlinkSocket::new(), &Unknown).unwrap_err();
-        assert_eq!(refused.raw_os_error(), Some(libc::EPROTONOSUPPORT));
-    }
+fn ask(netlink: &mut netlink::Socket, request: &impl NetlinkRequest) -> io::Result<()> {
+    Ok(netlink.request(request)?.recv_ack()?)
 }

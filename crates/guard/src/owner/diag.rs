@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_bindings::inet_diag::{IterableReplyAttrs, Msg, ReqV2, Request, TcpState};
 use netlink_bindings::traits::NetlinkRequest;
-use netlink_socket2::NetlinkSocket;
+use plimsoll_kernel::netlink;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Protocol {
@@ -82,7 +82,7 @@ fn collect<R>(
 where
     R: for<'a> NetlinkRequest<ReplyType<'a> = (Msg, IterableReplyAttrs<'a>)>,
 {
-    let mut netlink = NetlinkSocket::new();
+    let mut netlink = netlink::Socket::new();
     let mut replies = netlink.request(request)?;
     while let Some(reply) = replies.recv() {
         let (message, attributes) = reply?;

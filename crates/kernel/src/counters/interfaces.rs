@@ -6,7 +6,8 @@ use std::iter;
 use std::ops::AddAssign;
 
 use netlink_bindings::rt_link::{Ifinfomsg, IterableLinkAttrs, Request, RtnlLinkStats64};
-use netlink_socket2::NetlinkSocket;
+
+use crate::netlink;
 
 /// An interface's own counters (`struct rtnl_link_stats64` of
 /// `linux/if_link.h`).
@@ -96,7 +97,7 @@ impl Interfaces {
     /// The kernel does not answer.
     pub fn read(ifindex: u32) -> io::Result<Self> {
         let request = Request::new().op_getlink_dump(&Ifinfomsg::default());
-        let mut socket = NetlinkSocket::new();
+        let mut socket = netlink::Socket::new();
         let mut replies = socket.request(&request)?;
         let mut interfaces = Self::default();
         let mut masters = HashMap::new();
@@ -148,7 +149,7 @@ impl Interfaces {
         if let Some(namespace) = self.peer_namespace {
             request.encode().push_target_netnsid(namespace);
         }
-        let mut socket = NetlinkSocket::new();
+        let mut socket = netlink::Socket::new();
         let mut replies = socket.request(&request).ok()?;
         let (_, attributes) = replies.recv_one().ok()?;
         attributes.get_stats64().ok().map(|stats| stats.tx_dropped)

@@ -11,10 +11,10 @@ use std::fmt;
 use std::io;
 
 use netlink_bindings::netdev;
-use netlink_socket2::NetlinkSocket;
 use serde::Serialize;
 
 use crate::host::check_pid_namespace;
+use crate::netlink;
 
 /// One instance as the kernel describes it. `None`: it does not tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -75,15 +75,9 @@ impl Family for Netdev {
 }
 
 /// A socket of the namespace it was first used in.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Netdev {
-    socket: NetlinkSocket,
-}
-
-impl fmt::Debug for Netdev {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Netdev").finish_non_exhaustive()
-    }
+    socket: netlink::Socket,
 }
 
 impl Netdev {

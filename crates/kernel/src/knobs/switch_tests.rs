@@ -114,7 +114,6 @@ fn what_takes_no_setting_now_gets_it_back_once_it_does() {
 /// Has an application's suspension allowed on all instances of an interface.
 fn suspend(ifindex: u32, timeout: u32) -> bool {
     use netlink_bindings::netdev;
-    use netlink_socket2::NetlinkSocket;
     for napi in Netdev::new().instances(ifindex).unwrap() {
         if napi.irq_suspend_timeout.is_none() {
             return false;
@@ -122,7 +121,7 @@ fn suspend(ifindex: u32, timeout: u32) -> bool {
         let mut request = netdev::Request::new().op_napi_set_do();
         let attributes = request.encode().push_id(napi.id);
         attributes.push_irq_suspend_timeout(timeout);
-        let mut socket = NetlinkSocket::default();
+        let mut socket = crate::netlink::Socket::new();
         let mut replies = socket.request(&request).unwrap();
         while let Some(reply) = replies.recv() {
             reply.unwrap();

@@ -31,13 +31,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use netlink_bindings::{rt_link, rt_neigh, rt_route, rt_rule};
-use netlink_socket2::NetlinkSocket;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, setsockopt,
     socket, sockopt,
 };
 
+use crate::netlink;
 use message::Event;
 pub use sizes::PacketSizes;
 pub use state::{Hop, Kind, Link, Neighbour, Route, State, Target};
@@ -79,7 +79,7 @@ const MESSAGE_BYTES: usize = 64 << 10;
 /// The kernel's routing state of the network namespace it was opened in.
 pub struct Mirror {
     subscription: OwnedFd,
-    requests: NetlinkSocket,
+    requests: netlink::Socket,
     state: State,
     counters: Counters,
     /// Everything is to be read once more then.
@@ -114,7 +114,7 @@ impl Mirror {
     pub fn open_with_buffer(bytes: usize) -> io::Result<Self> {
         let mut mirror = Self {
             subscription: subscribe(bytes)?,
-            requests: NetlinkSocket::new(),
+            requests: netlink::Socket::new(),
             state: State::default(),
             counters: Counters::default(),
             again_at: None,

@@ -3,9 +3,9 @@
 use std::io;
 
 use netlink_bindings::rt_route::{IterableRouteAttrs, Request, Rtmsg};
-use netlink_socket2::NetlinkSocket;
 
 use super::message::CLONED;
+use crate::netlink;
 
 /// The largest packets, in bytes, that all routes through an interface ask peers for; `None`:
 /// no route names a size, so the interface's own counts.
@@ -44,7 +44,7 @@ impl PacketSizes {
     ///
     /// The kernel does not answer.
     pub fn read(interface: u32) -> io::Result<Self> {
-        let mut socket = NetlinkSocket::new();
+        let mut socket = netlink::Socket::new();
         let request = Request::new().op_getroute_dump(&Rtmsg::default());
         let mut replies = socket.request(&request)?;
         let mut sizes = Self::default();
