@@ -211,7 +211,8 @@ mod tests {
         }
     }
 
-    /// The standard deviation is no input: published are 32 and 20.8 µs.
+    /// The standard deviation is no input, but the rule was chosen with it in view: published are 32
+    /// and 20.8 µs.
     #[test]
     fn the_spread_follows_from_the_rule() {
         for (mean, median, max, above, published) in [

@@ -78,8 +78,7 @@ impl RpcSide {
 }
 
 const OUTSTANDING: usize = 16;
-/// About what the paper's three cases have: 0.6, 0.9 and 1.5 times the cost of
-/// the request's own network processing.
+/// The paper's three cases, whose computation it does not give.
 const WORKS: [(&str, u64); 3] = [
     ("fast", RPC_WORKS_US[0]),
     ("medium", RPC_WORKS_US[1]),

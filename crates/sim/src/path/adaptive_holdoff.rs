@@ -26,7 +26,8 @@ use crate::host::{Cx, Host, LineKind, Step};
 use crate::outcome::Place;
 use crate::scenario::AdaptiveHoldoffConfig;
 
-/// The paper's constant for what the handler's own time samples miss (MH-11).
+/// The paper's constant for what its handler's own time samples miss (MH-11). Here they miss nothing,
+/// so that an interrupt's entry and exit count twice.
 const UNMEASURED: Duration = Duration::from_micros(12);
 
 /// One receive queue's control.
