@@ -1,9 +1,13 @@
 //! `plimsoll lab` and the demo without real packets, as a user runs them.
 
+mod shell;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
+
+use shell::run;
 
 fn plimsoll(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
@@ -210,7 +214,13 @@ fn plimsoll_without_root(arguments: &[&str]) -> Output {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("plimsoll");
-    fs::copy(env!("CARGO_BIN_EXE_plimsoll"), &program).unwrap();
+    // Not by this process: while a child that another test forks has the file open to write,
+    // too, it cannot be started.
+    run(&format!(
+        "cp {} {}",
+        env!("CARGO_BIN_EXE_plimsoll"),
+        program.display()
+    ));
     let mut command = Command::new(&program);
     command.args(arguments).current_dir("/");
     if nix::unistd::geteuid().is_root() {

@@ -135,7 +135,13 @@ mod tests {
     fn a_process_may_have_a_name_that_is_no_text() {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join(OsStr::from_bytes(b"\xff) R\xfe"));
-        fs::copy("/bin/sleep", &program).unwrap();
+        // Not by this process: while a child that another test forks has the file open to write,
+        // too, it cannot be started.
+        let copied = std::process::Command::new("cp")
+            .arg("/bin/sleep")
+            .arg(&program)
+            .status();
+        assert!(copied.unwrap().success());
         let mut child = std::process::Command::new(program)
             .arg("60")
             .spawn()

@@ -14,7 +14,7 @@ use plimsoll_kernel::{link, namespace};
 use crate::shell::run;
 
 /// No test waits longer for what must come.
-const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// A veth pair in a namespace of the test's own: the kernel is at 10.0.0.1.
 pub(crate) fn with_link(test: impl FnOnce() + Send) {

@@ -1,4 +1,4 @@
-//! Commands of the host, as the tests of `plimsoll serve` run them.
+//! Commands of the host, as tests run them.
 
 use std::process::Command;
 

@@ -101,6 +101,8 @@ impl Workspace {
         }
         let crates = workspace.join("crates");
         copy_folder(list::crates(), &crates)?;
+        // The guard's unit tests are built with it.
+        copy_folder(&root.join("dashboards"), &workspace.join("dashboards"))?;
         Ok(Self {
             crates,
             target: place.join("target"),
