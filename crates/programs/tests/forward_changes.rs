@@ -125,13 +125,15 @@ fn changes_during_a_flood(path: DataPath) {
     with_router(path, Sink::Drops, |hosts, router| {
         let start = Books::of(hosts, router);
         thread::scope(|scope| {
-            let flood = scope.spawn(|| packets(hosts, &SINK_IPV4.to_string(), 150_000, 150_000));
-            let mut round = 0;
-            while !flood.is_finished() {
+            let stop = Stop::new();
+            let flooding = stop.clone();
+            let sink = SINK_IPV4.to_string();
+            let flood = scope.spawn(move || packets_until(hosts, &sink, 150_000, &flooding));
+            for round in 0..8 {
                 change(hosts, round);
-                round += 1;
+                assert!(!flood.is_finished(), "change {round} is during the flood");
             }
-            assert!(round >= 4, "{round} changes");
+            stop.stop();
             flood.join().unwrap();
         });
         afterwards_all_pass(hosts, router);
