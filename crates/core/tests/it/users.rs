@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The rows of the table: a module and the last column.
 fn rows() -> Vec<(String, String)> {
-    let text = include_str!("../src/lib.rs");
+    let text = include_str!("../../src/lib.rs");
     let row = |line: &str| {
         let mut cells = line.strip_prefix("//! | [`")?.split(" | ");
         let module = cells.next()?.strip_suffix("`]")?.to_owned();
@@ -39,7 +39,9 @@ fn uses(krate: &str, module: &str) -> bool {
 #[test]
 fn who_uses_a_decision_is_named_and_no_other() {
     let rows = rows();
-    let declared = include_str!("../src/lib.rs").matches("\npub mod ").count();
+    let declared = include_str!("../../src/lib.rs")
+        .matches("\npub mod ")
+        .count();
     // What all share decides nothing.
     let helpers = ["config", "time"].len();
     assert_eq!(rows.len(), declared - helpers, "every decision has its row");
@@ -59,7 +61,7 @@ fn who_uses_a_decision_is_named_and_no_other() {
 /// It said that shedding alone is used, when the guard used `contention` as well.
 #[test]
 fn what_is_used_of_charge_is_named_and_nothing_else() {
-    let text = include_str!("../src/lib.rs");
+    let text = include_str!("../../src/lib.rs");
     let (_, sentence) = text.split_once("Of `charge`").unwrap();
     let (sentence, _) = sentence.split_once("outside of tests").unwrap();
     let named = after(sentence, "[`charge::");

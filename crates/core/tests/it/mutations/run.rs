@@ -12,6 +12,8 @@
 //! need root. Exit code: 0 if all were caught, 1 otherwise.
 
 mod list;
+#[path = "../named_test/mod.rs"]
+mod named_test;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
 use list::Mutation;
-use list::named_test::TestName;
+use named_test::TestName;
 
 /// None of the tests takes longer than a few seconds.
 const TIME_MAX: Duration = Duration::from_secs(60);
@@ -115,10 +117,10 @@ impl Workspace {
         let mut programs = BTreeMap::new();
         for mutation in mutations {
             let name = self.name_of(mutation)?;
-            let program = match programs.get(&(name.folder, name.file)) {
+            let program = match programs.get(&(name.folder, name.program())) {
                 Some(program) => program,
                 None => &*programs
-                    .entry((name.folder, name.file))
+                    .entry((name.folder, name.program()))
                     .or_insert(self.build(name)?),
             };
             let run = self.test(program, name).output();
@@ -159,8 +161,8 @@ impl Workspace {
             .args(["-p", &format!("plimsoll-{}", name.folder), "--target-dir"])
             .arg(&self.target)
             .current_dir(&self.crates);
-        match name.file {
-            Some(file) => command.args(["--test", file]),
+        match name.program() {
+            Some(program) => command.args(["--test", program]),
             None => command.arg("--lib"),
         };
         let run = command.output().map_err(|why| format!("cargo: {why}"))?;
@@ -182,7 +184,7 @@ impl Workspace {
     fn test(&self, program: &Path, name: TestName<'_>) -> Command {
         let mut command = Command::new(program);
         command
-            .args(["--exact", name.path])
+            .args(["--exact", &name.printed()])
             .current_dir(self.crates.join(name.folder))
             .env("PROPTEST_RNG_SEED", "1996")
             .env("PROPTEST_FAILURE_PERSISTENCE", "off");

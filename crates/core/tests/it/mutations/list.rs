@@ -1,12 +1,11 @@
 //! The kept list of mutations, `mutations.toml`.
 
-#[path = "../named_test/mod.rs"]
-pub(crate) mod named_test;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+
+use crate::named_test;
 
 /// A small change for the worse, and the test that has to notice it.
 #[derive(Debug, Deserialize)]
@@ -50,7 +49,7 @@ pub(crate) fn crates() -> &'static Path {
 
 /// All mutations, in the order of the file.
 pub(crate) fn read() -> Vec<Mutation> {
-    let text = include_str!("../../mutations.toml");
+    let text = include_str!("../../../mutations.toml");
     let list: List = toml::from_str(text).unwrap_or_else(|why| panic!("mutations.toml: {why}"));
     list.mutation
 }

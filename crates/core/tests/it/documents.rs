@@ -2,12 +2,12 @@
 //! map names every crate, arrows are those of the manifests, commands of `make` exist,
 //! and what may stand in one place alone does.
 
-mod named_test;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::named_test;
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::citations::ids;
+use super::citations::ids;
 use crate::named_test;
 
 /// Checks that the evidence exists and cites `id`: a claim holds and its experiment
@@ -59,7 +59,7 @@ pub(crate) fn is_of(evidence: &str, home: &str) -> bool {
 
 #[test]
 fn what_is_not_there_does_not_hold_or_is_silent_is_no_evidence() {
-    let crates = crate::crates();
+    let crates = super::crates();
     for (evidence, id) in [
         ("core::quota::tests::a_fixed_quota_stay", "MR-48"),
         ("core::quota::tests::a_fixed_quota_stays", "MR-01"),

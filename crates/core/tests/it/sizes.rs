@@ -1,9 +1,7 @@
 //! A file has 500 lines of code at most and a function of C fits a screen of 60: who looks for
 //! something reads little. Functions of Rust are clippy's (`too-many-lines-threshold`).
 
-mod sources;
-
-use sources::{has_ending, is_code, read, sources};
+use crate::sources::{has_ending, is_code, read, sources};
 
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 60;

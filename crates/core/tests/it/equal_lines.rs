@@ -1,12 +1,10 @@
 //! No ten lines outside tests say the same thing twice: who changes one place forgets the other.
 //! Blank lines, comments, lone brackets and imports do not count.
 
-mod sources;
-
 use std::collections::HashMap;
 use std::path::Path;
 
-use sources::{has_ending, is_code, read, sources};
+use crate::sources::{has_ending, is_code, read, sources};
 
 /// Of the lines that count. Among ten lines there nearly always is one that does not.
 const EQUAL_LINES: usize = 9;

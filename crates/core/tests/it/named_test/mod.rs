@@ -5,10 +5,14 @@
 //! another. So it knows the layouts that this workspace has, and no others: a
 //! module is a file of its own or a `mod name {` in its parent's file, and a
 //! test is `#[test]` above `fn name(`, inside `proptest!` or not. Where a file runs its
-//! tests itself, they are listed in its `TESTS`.
+//! tests itself, they are listed in its `TESTS`. A crate's `tests` are programs of their own,
+//! or modules of a program that joins them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// Programs that join files of a crate's `tests`, each in a folder of its name.
+const JOINED: [&str; 2] = ["it", "alone"];
 
 /// A test's name taken apart.
 #[derive(Clone, Copy, Debug)]
@@ -16,9 +20,11 @@ pub(crate) struct TestName<'a> {
     /// The folder of its crate.
     pub(crate) folder: &'a str,
     /// The file in the crate's `tests` that it is of; none for a unit test.
-    pub(crate) file: Option<&'a str>,
+    file: Option<&'a str>,
+    /// The program that joins that file with others.
+    joined: Option<&'static str>,
     /// Its name within that file, or within the crate.
-    pub(crate) path: &'a str,
+    path: &'a str,
 }
 
 impl<'a> TestName<'a> {
@@ -34,12 +40,28 @@ impl<'a> TestName<'a> {
             return Err(format!("{test}: not of the form crate::module::name"));
         };
         let (file, name) = path.rsplit_once("::").unwrap_or((module, rest));
-        let own_file = integration_file(crates, folder, file).is_file();
+        let is_in = |joined: &Option<_>| integration_file(crates, folder, *joined, file).is_file();
+        let mut programs = [None].into_iter().chain(JOINED.map(Some));
+        let found = programs.find(is_in);
         Ok(Self {
             folder,
-            file: own_file.then_some(file),
-            path: if own_file { name } else { path },
+            file: found.map(|_| file),
+            joined: found.flatten(),
+            path: if found.is_some() { name } else { path },
         })
+    }
+
+    /// The program of its crate's `tests`; none for a unit test.
+    pub(crate) fn program(&self) -> Option<&'a str> {
+        self.joined.or(self.file)
+    }
+
+    /// As its program prints it.
+    pub(crate) fn printed(&self) -> String {
+        match (self.joined, self.file) {
+            (Some(_), Some(file)) => format!("{file}::{}", self.path),
+            _ => self.path.to_owned(),
+        }
     }
 }
 
@@ -51,7 +73,10 @@ pub(crate) fn find(crates: &Path, test: &str) -> Result<String, String> {
     let mut modules: Vec<&str> = name.path.split("::").collect();
     let function = modules.pop().unwrap_or_default();
     let (files, inner) = match name.file {
-        Some(file) => (vec![integration_file(crates, name.folder, file)], None),
+        Some(file) => {
+            let file = integration_file(crates, name.folder, name.joined, file);
+            (vec![file], None)
+        }
         None => unit_test_files(&crates.join(name.folder).join("src"), &modules)
             .map_err(|why| format!("{test}: {why}"))?,
     };
@@ -68,9 +93,10 @@ pub(crate) fn find(crates: &Path, test: &str) -> Result<String, String> {
     Ok(said + &own)
 }
 
-fn integration_file(crates: &Path, folder: &str, file: &str) -> PathBuf {
+fn integration_file(crates: &Path, folder: &str, joined: Option<&str>, file: &str) -> PathBuf {
     let file = file.replace("::", "/");
-    crates.join(folder).join("tests").join(format!("{file}.rs"))
+    let tests = crates.join(folder).join("tests");
+    tests.join(joined.unwrap_or("")).join(format!("{file}.rs"))
 }
 
 /// The files of a module and of those around it, outermost first, without the crate's

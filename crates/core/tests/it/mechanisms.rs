@@ -5,9 +5,6 @@
 //! - Evidence is a test, or a claim that holds, and cites the id itself.
 //! - A home whose files cite an id has it: there it may not be planned.
 
-#[path = "../named_test/mod.rs"]
-mod named_test;
-
 mod citations;
 mod entry;
 mod evidence;
@@ -16,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use entry::{Entry, State, entries};
+
+use crate::named_test::{self, TestName};
 
 const DOCUMENT: &str = include_str!("../../../../docs/mechanisms.md");
 
@@ -147,6 +146,31 @@ fn what_a_home_cites_is_not_planned_there() {
             .filter(|id| !known.contains(id.as_str()))
             .collect();
         assert!(unknown.is_empty(), "{home} cites {unknown:?}");
+    }
+}
+
+#[test]
+fn a_test_is_of_a_program_that_prints_it_so() {
+    for (test, program, printed) in [
+        (
+            "core::quota::tests::a_fixed_quota_stays",
+            None,
+            "quota::tests::a_fixed_quota_stays",
+        ),
+        (
+            "core::queues_allocation::the_measure_notices_an_allocation",
+            Some("queues_allocation"),
+            "the_measure_notices_an_allocation",
+        ),
+        (
+            "core::mechanisms::evidence::what_is_not_there_does_not_hold_or_is_silent_is_no_evidence",
+            Some("it"),
+            "mechanisms::evidence::what_is_not_there_does_not_hold_or_is_silent_is_no_evidence",
+        ),
+    ] {
+        let name = TestName::parse(crates(), test).unwrap();
+        assert_eq!(name.program(), program, "{test}");
+        assert_eq!(name.printed(), printed);
     }
 }
 
