@@ -115,25 +115,30 @@ impl Lanes {
         move || {
             let next = || lock(&programs).next();
             iter::from_fn(next)
-                .map(|program| self.end(program, &[]))
+                .map(|program| self.end(program, &program.tests, program.need == Need::Rest))
                 .collect()
         }
     }
 
     /// One test of a program.
     pub(crate) fn alone<'a>(&self, program: &'a Program, test: &str) -> io::Result<Ended<'a>> {
-        self.end(program, &["--exact", test])
+        self.end(program, &[test.to_owned()], false)
     }
 
-    fn end<'a>(&self, program: &'a Program, arguments: &[&str]) -> io::Result<Ended<'a>> {
+    /// These tests of it, or all.
+    fn end<'a>(
+        &self,
+        program: &'a Program,
+        tests: &[String],
+        is_rest: bool,
+    ) -> io::Result<Ended<'a>> {
         let mut command = Command::new("timeout");
         let (path, of_crate) = (&program.path, program.of_crate());
         command.args(["--foreground", "--kill-after=10", PATIENCE]);
-        command
-            .arg(path)
-            .args(arguments)
-            .current_dir(&program.directory);
-        let is_rest = program.need == Need::Rest && arguments.is_empty();
+        command.arg(path).current_dir(&program.directory);
+        if !tests.is_empty() {
+            command.arg("--exact").args(tests);
+        }
         let what = format!("{} of {of_crate} ({})", program.name, path.display());
         let ended = self.command(command, is_rest, &what)?;
         Ok(Ended {

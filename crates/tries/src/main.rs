@@ -4,6 +4,9 @@
 //! --message-format json` wrote, NEEDS says what part of the machine a program needs
 //! ([`programs::Needs`]), and CALM are crates whose tests get no second try.
 //!
+//! Cargo builds one program of most tests of a crate, since each takes its time to link. It runs
+//! once for each of its modules ([`programs`]).
+//!
 //! Programs that only compute run at the lowest priority, one at a time, beside those that mostly
 //! wait, of which two run at a time, and then beside those that need most of the machine. Then
 //! follow those that need it for themselves.

@@ -1,7 +1,12 @@
 //! Which test programs cargo built, and what part of the machine each needs.
+//!
+//! A program whose source is `tests/NAME/main.rs` joins many: each of its modules is one here, and
+//! runs in a process of its own.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -62,13 +67,15 @@ fn wrong(line: &str) -> io::Error {
     ))
 }
 
-/// A test program.
+/// A test program, or a module of one that joins many.
 pub(crate) struct Program {
     /// Its crate's directory, where it runs.
     pub(crate) directory: PathBuf,
     /// As `src/lib` or `tests/NAME`.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
+    /// The names of a module's tests. Of a whole program there are none here: it runs all.
+    pub(crate) tests: Vec<String>,
     pub(crate) need: Need,
 }
 
@@ -78,7 +85,13 @@ impl Program {
         let mut programs = Vec::new();
         for line in messages.lines() {
             let message: Value = serde_json::from_str(line).map_err(io::Error::other)?;
-            programs.extend(Self::of_message(&message, needs));
+            let Some(program) = Self::of_message(&message, needs) else {
+                continue;
+            };
+            match joins_many(&message["target"]) {
+                true => programs.extend(program.modules(needs)?),
+                false => programs.push(program),
+            }
         }
         if programs.is_empty() {
             return Err(io::Error::other("cargo built no test program"));
@@ -112,7 +125,45 @@ impl Program {
             directory: directory.to_owned(),
             name,
             path: path.into(),
+            tests: Vec::new(),
         })
+    }
+
+    /// Its modules that have tests.
+    fn modules(&self, needs: &Needs) -> io::Result<Vec<Self>> {
+        let failed = |why: String| io::Error::other(format!("{}: {why}", self.path.display()));
+        let mut command = Command::new(&self.path);
+        command.args(["--list", "--format", "terse"]);
+        let listed = command.current_dir(&self.directory).output();
+        let listed = listed.map_err(|error| failed(error.to_string()))?;
+        let text = String::from_utf8_lossy(&listed.stdout);
+        if !listed.status.success() {
+            return Err(failed(format!(
+                "does not list its tests: {}",
+                listed.status
+            )));
+        }
+        let mut modules = BTreeMap::<_, Vec<_>>::new();
+        for test in text.lines().filter_map(|line| line.strip_suffix(": test")) {
+            let Some((module, _)) = test.split_once("::") else {
+                return Err(failed(format!("the test {test} is in no module")));
+            };
+            modules.entry(module).or_default().push(test.to_owned());
+        }
+        if modules.is_empty() {
+            return Err(failed("lists no test".to_owned()));
+        }
+        let module = |(module, tests)| {
+            let name = format!("tests/{module}");
+            Self {
+                need: needs.of(self.of_crate(), &name),
+                directory: self.directory.clone(),
+                name,
+                path: self.path.clone(),
+                tests,
+            }
+        };
+        Ok(modules.into_iter().map(module).collect())
     }
 
     /// The crate's name without the project's.
@@ -120,4 +171,10 @@ impl Program {
         let name = self.directory.file_name().and_then(|name| name.to_str());
         name.unwrap_or_default()
     }
+}
+
+/// Whether a target of cargo's is a program that joins many.
+fn joins_many(target: &Value) -> bool {
+    let source = target["src_path"].as_str().map(Path::new);
+    target["kind"][0] == "test" && source.is_some_and(|path| path.ends_with("main.rs"))
 }

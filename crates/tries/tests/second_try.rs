@@ -28,12 +28,28 @@ impl Place {
 
     /// What cargo says of a test program that is this script. Its crate is a directory here.
     fn program(&self, of_crate: &str, name: &str, text: &str) -> String {
+        self.built(of_crate, name, text, &format!("{name}.rs"))
+    }
+
+    /// The same of one that joins many, and lists these tests.
+    fn joined(&self, of_crate: &str, tests: &[&str], text: &str) -> String {
+        let list: String = tests.iter().map(|name| format!("{name}: test\n")).collect();
+        let listed = "[ \"$*\" != '--list --format terse' ] ||";
+        let text = format!("{listed} {{ cat <<'END'\n{list}END\nexit; }}\n{text}");
+        self.built(of_crate, "it", &text, "it/main.rs")
+    }
+
+    fn built(&self, of_crate: &str, name: &str, text: &str, source: &str) -> String {
         let directory = self.0.join(of_crate);
         fs::create_dir_all(&directory).unwrap();
         let message = serde_json::json!({
             "reason": "compiler-artifact",
             "manifest_path": directory.join("Cargo.toml"),
-            "target": { "kind": ["test"], "name": name },
+            "target": {
+                "kind": ["test"],
+                "name": name,
+                "src_path": directory.join("tests").join(source),
+            },
             "profile": { "test": true },
             "executable": self.script(&format!("{of_crate}-{name}"), text),
         });
@@ -41,10 +57,11 @@ impl Place {
     }
 
     /// The exit code and what is printed, where cargo built this and runs examples so. Programs
-    /// of `lab` take the rest, and those of `guard` are alone.
+    /// of `lab` take the rest, and those of `guard` and `quiet` of `cli` are alone.
     fn run_with(&self, built: &str, examples: &str) -> (Option<i32>, String) {
         fs::write(self.0.join("messages"), built).unwrap();
-        fs::write(self.0.join("needs"), "lab * rest\nguard tests/* alone\n").unwrap();
+        let needs = "lab * rest\nguard tests/* alone\ncli tests/quiet alone\n";
+        fs::write(self.0.join("needs"), needs).unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_plimsoll-tries"))
             .args(["messages", "needs", "core", "lab"])
             .current_dir(&self.0)
@@ -116,6 +133,70 @@ fn who_computes_beside_a_program_is_measured() {
     let (_, part) = said.rsplit_once("others had up to ").unwrap();
     let part: f64 = part.split(' ').next().unwrap().parse().unwrap();
     assert!(part > 5.0, "{said}");
+}
+
+/// In a process of its own, as if each were a program.
+#[test]
+fn each_module_of_a_joined_program_runs_where_its_need_is() {
+    let place = Place::new("modules");
+    let text = format!("echo \"$(basename $PWD) $*\" >>../runs; {PASSED}");
+    let tests = ["quiet::a", "quiet_too::b::c", "quiet_too::a", "wide::a"];
+    let built = place.joined("cli", &tests, &text);
+    let (code, said) = place.run(&built);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.ends_with("3 tests passed in 3 programs\n"), "{said}");
+    for module in ["quiet", "quiet_too", "wide"] {
+        let running = format!("Running tests/{module} of cli (");
+        assert!(said.contains(&running), "{said}");
+    }
+    let runs = fs::read_to_string(place.0.join("runs")).unwrap();
+    let mut runs: Vec<_> = runs.lines().collect();
+    assert_eq!(runs.pop(), Some("cli --exact quiet::a"));
+    runs.sort_unstable();
+    let shared = [
+        "cli --exact quiet_too::b::c quiet_too::a",
+        "cli --exact wide::a",
+    ];
+    assert_eq!(runs, shared);
+}
+
+#[test]
+fn a_test_of_a_joined_program_is_tried_again_by_its_name() {
+    let place = Place::new("modules-again");
+    let text = format!(
+        "case \"$*\" in\n'--exact one::a one::b') echo 'failures:'; echo '    one::b'; {FAILED} ;;\n\
+         '--exact one::b' | '--exact two::a') {PASSED} ;;\n*) exit 1 ;;\nesac"
+    );
+    let built = place.joined("cli", &["one::a", "one::b", "two::a"], &text);
+    let (code, said) = place.run(&built);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("failed: plimsoll-cli, tests/one: one::b\n"),
+        "{said}"
+    );
+    let named = "failed, passed alone: plimsoll-cli, one::b: others had";
+    assert!(said.lines().last().unwrap().starts_with(named), "{said}");
+}
+
+/// Its tests would be left out, and nobody would know.
+#[test]
+fn a_joined_program_whose_modules_are_not_known_fails_the_run() {
+    let place = Place::new("modules-unknown");
+    for (what, built) in [
+        ("lists no test", place.joined("lists_none", &[], PASSED)),
+        (
+            "the test a is in no module",
+            place.joined("has_one", &["one::a", "a"], PASSED),
+        ),
+        (
+            "does not list its tests: exit status: 7",
+            place.built("lists_not", "it", "exit 7", "it/main.rs"),
+        ),
+    ] {
+        let (code, said) = place.run(&built);
+        assert_eq!(code, Some(101), "{what}: {said}");
+        assert!(said.contains(what), "{said}");
+    }
 }
 
 /// Each of these runs fails, though the test would pass alone.

@@ -1,5 +1,6 @@
 //! `scripts/tests-unprivileged` runs all tests but those that `scripts/need-root` names, and what
-//! is named there exists.
+//! is named there exists. A crate's tests are programs of their own, or modules of one that joins
+//! them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -32,14 +33,34 @@ fn sources(directory: &Path) -> String {
     entries.map(|entry| text(entry.unwrap().path())).collect()
 }
 
+/// Files of Rust in a folder, without their ending.
+fn rust_files(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names
+        .filter_map(|name| name.strip_suffix(".rs").map(str::to_owned))
+        .collect()
+}
+
+/// Folders of a crate's programs that join many files.
+fn joined(krate: &Path) -> Vec<PathBuf> {
+    let folders = fs::read_dir(krate.join("tests")).into_iter().flatten();
+    let folders = folders.map(|entry| entry.unwrap().path());
+    folders
+        .filter(|folder| folder.join("main.rs").is_file())
+        .collect()
+}
+
 fn exists(krate: &str, what: &str) -> bool {
     let krate = top().join("crates").join(krate);
     if let Some(pattern) = what.strip_prefix("tests/") {
         let begins = pattern.trim_end_matches('*');
-        let names = fs::read_dir(krate.join("tests")).unwrap();
-        let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let modules = joined(&krate)
+            .into_iter()
+            .flat_map(|folder| rust_files(&folder));
+        let mut names = rust_files(&krate.join("tests")).into_iter().chain(modules);
         return names.any(|name| match begins == pattern {
-            true => name.trim_end_matches(".rs") == begins,
+            true => name == begins,
             false => name.starts_with(begins),
         });
     }
@@ -67,6 +88,29 @@ fn programs_that_need_time_by_the_list_exist() {
         assert!(exists(krate, &what), "{krate} has no {what}");
     }
     assert!(count > 5, "{count} programs: not all");
+}
+
+/// No compiler misses a file that nobody names.
+#[test]
+fn every_file_of_a_joined_program_is_a_module_of_it() {
+    let crates = fs::read_dir(top().join("crates")).unwrap();
+    let folders = crates.flat_map(|entry| joined(&entry.unwrap().path()));
+    let folders: Vec<_> = folders.collect();
+    assert!(!folders.is_empty(), "no program joins others");
+    for folder in folders {
+        let main = fs::read_to_string(folder.join("main.rs")).unwrap();
+        let mut files = rust_files(&folder);
+        files.retain(|file| file != "main");
+        assert!(files.len() > 1, "{}: nothing is joined", folder.display());
+        for file in files {
+            let declared = format!("mod {file};");
+            assert!(
+                main.lines().any(|line| line == declared),
+                "{}: no {declared}",
+                folder.display()
+            );
+        }
+    }
 }
 
 #[test]

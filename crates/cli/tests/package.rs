@@ -2,10 +2,12 @@
 //! ([`unit`]), its life under dpkg ([`files`]), and the service under a systemd that
 //! has booted ([`service`]). Needs root.
 
-#[path = "../common/mod.rs"]
 mod common;
+#[path = "package/files.rs"]
 mod files;
+#[path = "package/service.rs"]
 mod service;
+#[path = "package/unit.rs"]
 mod unit;
 
 use std::fs;
