@@ -168,7 +168,7 @@ fn every_crate_is_tested_but_what_is_named_and_that_is_said() {
         );
     }
     assert!(
-        said.contains("plimsoll-cli --lib --test commit --test lab --"),
+        said.contains("plimsoll-cli --test it -- commit:: lab:: promlint::\n"),
         "{said}"
     );
     let left = said.split("Left out").nth(1).expect("it is said");
