@@ -1,7 +1,8 @@
 //! The CPU meter tells the truth: beside loads that know themselves how long they
 //! ran. A process reads the clock without end, so it knows each stretch of time that
 //! it had; an XDP program spends a known time on each frame, in softirq or thread
-//! context. The loads are real-time, so that other work on the machine takes no part.
+//! context. The loads are real-time, so that other work on the machine takes no part. A test of the
+//! same process would: so this is a program of its own.
 //!
 //! These tests once held the meter against the scheduler's account of a thread, with
 //! a tolerance that grew from 10 ms to a fifth and 10 ms of some 250. The meter was
@@ -26,6 +27,8 @@
 //! meanwhile or if the machine is seen to stand still of itself. Otherwise the miss stands. (Until
 //! 2026-11-26 each miss was repeated.)
 
+#[path = "it/common/mod.rs"]
+#[allow(dead_code, reason = "it uses a part")]
 mod common;
 
 use std::io::Read;

@@ -1,7 +1,10 @@
-//! The program that passes everything does, and goes when it is dropped.
+//! The program that passes everything does, and goes when it is dropped. A test copies all links of
+//! its process: so this is a program of its own, lest others' links stay.
 
 #![allow(unsafe_code, reason = "descriptors that other code owns are copied")]
 
+#[path = "it/common/mod.rs"]
+#[allow(dead_code, reason = "it uses a part")]
 mod common;
 
 use std::fs::{self, DirEntry};

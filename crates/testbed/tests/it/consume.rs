@@ -1,12 +1,11 @@
 //! A host that takes IPv4 gets it, and its sockets do not.
 
-mod common;
-
 use std::fs;
 use std::net::UdpSocket;
 
-use common::{bound, create, drain};
 use plimsoll_testbed::Host;
+
+use crate::common::{bound, create, drain};
 
 /// Frames that have arrived at a host's end of the link.
 fn arrived(host: &Host) -> u64 {

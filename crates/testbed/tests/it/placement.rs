@@ -1,12 +1,11 @@
 //! Receive work happens on the test host's CPU, and the proof of it can fail.
 
-mod common;
-
 use std::time::Duration;
 
-use common::create;
 use plimsoll_testbed::Error;
 use plimsoll_testbed::placement::{Placement, polling_thread};
+
+use crate::common::create;
 
 const SOFTIRQ: Placement = Placement::Softirq {
     holdoff: Duration::from_micros(50),

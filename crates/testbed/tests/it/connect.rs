@@ -1,13 +1,12 @@
 //! Real clients connect to a real server, and every attempt ends in one count.
 
-mod common;
-
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use common::create;
 use plimsoll_testbed::connect::{Config, run};
 use plimsoll_testbed::http::Nginx;
+
+use crate::common::create;
 
 fn config(target: SocketAddr) -> Config {
     Config {

@@ -1,13 +1,12 @@
 //! A real client gets real pages from a real server.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::create;
 use plimsoll_testbed::Placement;
 use plimsoll_testbed::http::{HttpLoad, Nginx, run_wrk};
+
+use crate::common::create;
 
 const PATIENCE: Duration = Duration::from_secs(15);
 

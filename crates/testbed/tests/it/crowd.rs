@@ -1,18 +1,17 @@
 //! Many clients in one process: a server sees each under its own address, and answers
 //! are given to whom they belong. Needs root.
 
-mod common;
-
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::create;
 use plimsoll_testbed::Testbed;
 use plimsoll_testbed::crowd::{self, Client, Config, Report};
 use plimsoll_testbed::dns::Nsd;
+
+use crate::common::{self, create};
 
 fn config(target: SocketAddr, clients: usize, rate_qps: f64) -> Config {
     let SocketAddr::V4(target) = target else {

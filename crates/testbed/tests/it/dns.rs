@@ -1,11 +1,10 @@
 //! A real DNS load tool gets real answers from a real server.
 
-mod common;
-
 use std::time::Duration;
 
-use common::create;
 use plimsoll_testbed::dns::{DnsLoad, Nsd, run_dnsperf};
+
+use crate::common::create;
 
 #[test]
 fn dnsperf_gets_answers_from_nsd() {

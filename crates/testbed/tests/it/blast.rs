@@ -1,14 +1,11 @@
 //! The load generator against real links: every frame is captured at the other
 //! end and read by smoltcp, which wrote none of it. Needs root.
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::capture::{Capture, Drawn, check};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
@@ -19,6 +16,9 @@ use plimsoll_testbed::blast::{
 use plimsoll_testbed::placement::Placement;
 use plimsoll_testbed::{Error, Testbed};
 use plimsoll_tries::repeated;
+
+use crate::common;
+use crate::common::capture::{Capture, Drawn, check};
 
 const PAYLOAD: &[u8] = b"plimsoll";
 const FIXED: Schedule = Schedule::Fixed { rate_pps: 20_000 };

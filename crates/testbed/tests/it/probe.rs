@@ -1,15 +1,14 @@
 //! The prober counts losses exactly, and nothing that is not an answer.
 
-mod common;
-
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{create, plimsoll};
 use plimsoll_testbed::probe::{self, Config, Report};
 use plimsoll_testbed::server::{self, Kind, Server};
 use plimsoll_testbed::{Placement, Testbed};
+
+use crate::common::{self, create, plimsoll};
 
 const RATE_PPS: u32 = 2000;
 

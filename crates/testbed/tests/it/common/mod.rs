@@ -1,5 +1,4 @@
 //! What the tests share.
-#![allow(dead_code)] // Each test file uses its part.
 
 pub(crate) mod capture;
 

@@ -1,15 +1,14 @@
 //! Every offered packet is found at its place, and none at two.
 
-mod common;
-
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use common::{bound, create, drain};
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_kernel::counters::stack;
 use plimsoll_testbed::ledger::{Counters, Ledger, Traffic};
 use plimsoll_testbed::{Placement, Testbed};
+
+use crate::common::{bound, create, drain};
 
 const OFFERED: u64 = 20_000;
 

@@ -1,13 +1,10 @@
 //! The wide-area path delays, limits and drops as it says: by the stamps of the kernels at
 //! both of its ends, which know nothing of it. Needs root.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use common::bound;
 use plimsoll_core::pacing::Rate;
 use plimsoll_stack::device::packet::{MonitorConfig, PacketMonitor};
 use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
@@ -15,6 +12,8 @@ use plimsoll_stack::{Pacing, Stack, StackConfig, TcpConfig, TcpListener};
 use plimsoll_testbed::wide_area::{FAR, FAR_STACK, NEAR, PathConfig, WideArea};
 use plimsoll_testbed::{Config, Host, interrupt};
 use plimsoll_tries::repeated;
+
+use crate::common::bound;
 
 const PORT: u16 = 9;
 const PAYLOAD_BYTES: usize = 1208;

@@ -1,13 +1,12 @@
 //! The three hosts of a router's tests, before anything is measured with them. Needs root.
 
-mod common;
-
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use common::bound;
 use plimsoll_testbed::Config;
 use plimsoll_testbed::routed::{Routed, Sink};
+
+use crate::common::bound;
 
 /// The kernel's own link-local addresses are not to be used in the first one to two seconds.
 /// Until then a router could not ask where the host behind it is, and no burst of IPv6 came

@@ -1,12 +1,11 @@
 //! What is sent to an address in a tunnel arrives at its other end. Needs root.
 
-mod common;
-
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
-use common::create;
 use plimsoll_testbed::tunnel;
+
+use crate::common::create;
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);

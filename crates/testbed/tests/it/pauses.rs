@@ -1,11 +1,10 @@
 //! A CPU's own pauses are seen on a real one.
 
-mod common;
-
 use std::time::Duration;
 
-use common::create;
 use plimsoll_testbed::Pauses;
+
+use crate::common::create;
 
 #[test]
 fn what_was_looked_at_is_what_was_asked_for() {

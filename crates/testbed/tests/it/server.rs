@@ -1,14 +1,13 @@
 //! The servers count exactly what they were sent, over IPv4 and IPv6.
 
-mod common;
-
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use common::{bound, create, drain, plimsoll};
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_testbed::server::{Config, Kind, Server};
 use plimsoll_testbed::{Placement, Testbed};
+
+use crate::common::{bound, create, drain, plimsoll};
 
 const PORT: u16 = 9000;
 

@@ -1,13 +1,12 @@
 //! A call client keeps a server busy, and gives up what is not answered.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::{bound, create, plimsoll, waited_for_cpu};
 use plimsoll_testbed::rpc::{Config, run};
 use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
+
+use crate::common::{bound, create, plimsoll, waited_for_cpu};
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 /// Runs until one has the machine's time, at most.

@@ -2,8 +2,6 @@
 //!
 //! Needs root, as everything here does: namespaces and links are real.
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
@@ -11,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{bound, create, plimsoll};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plimsoll_testbed::{Error, Host, Testbed};
+
+use crate::common::{bound, create, plimsoll};
 
 fn namespace_exists(name: &str) -> bool {
     Path::new("/run/netns").join(name).exists()
