@@ -4,7 +4,7 @@
 
 #![no_main]
 
-#[path = "../../crates/guard/tests/common/mod.rs"]
+#[path = "../../crates/guard/tests/it/common/mod.rs"]
 mod common;
 
 use std::os::fd::OwnedFd;

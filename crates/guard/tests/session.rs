@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code, reason = "one process per test")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 #[path = "session/control_groups.rs"]
 mod control_groups;

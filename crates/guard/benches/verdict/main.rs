@@ -10,7 +10,7 @@
 //! without, by turns. The facility knows one frame only, so a second program writes the
 //! source addresses; its time is in both columns.
 
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../tests/it/common/mod.rs"]
 mod common;
 mod forged;
 

@@ -1,17 +1,16 @@
 //! What counts as a closed port: only what the stack itself refuses, again and again. Its
 //! packets are held to what the stack could answer.
 
-mod common;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::closed_port::{CLOSED, FRAMES, flood_closed_port, frame, guarded};
-use common::patient::{patient, received};
-use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace};
 use plimsoll_core::time::TICK;
 use plimsoll_guard::{Guard, Kind, Outcome};
 use plimsoll_packets::frame::{Packet, TcpFlags};
+
+use crate::common::closed_port::{CLOSED, FRAMES, flood_closed_port, frame, guarded};
+use crate::common::patient::{patient, received};
+use crate::common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace};
 
 /// A little longer than the program's reviews of closed ports.
 const REVIEW: Duration = Duration::from_millis(40);

@@ -3,18 +3,17 @@
 //! channel are the ones written down by hand, and every frame is counted
 //! exactly once.
 
-mod common;
-
 use std::net::IpAddr;
 
-use common::in_namespace;
-use common::packets_host::{counted, open_endpoints, set_up_addresses};
 use plimsoll_core::demux::DemuxConfig;
 use plimsoll_core::time::Instant;
 use plimsoll_guard::{Config, Counters, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::agreement::{CHANNELS, FrameStep, Pair, check_frames, steps};
 use plimsoll_packets::corpus::{Expected, Step, corpus};
 use plimsoll_packets::host::{Endpoint, Host};
+
+use crate::common::in_namespace;
+use crate::common::packets_host::{counted, open_endpoints, set_up_addresses};
 
 const SEED: u64 = 1994;
 /// What the test-run facility, like every driver, asks of a frame.

@@ -3,21 +3,20 @@
 
 #![allow(unsafe_code, reason = "nix does not know TCP_MD5SIG")]
 
-mod common;
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::peer::{NOBODY_V4, OtherEnd, run, with_peer};
-use common::syn_queue::{
-    BACKLOG, PORT, fill_syn_queue, from_nobody, listener, of_nobody, request, syn_ack,
-};
-use common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip};
 use etherparse::TcpOptionElement;
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::{Extension, Packet, TcpFlags};
+
+use crate::common::peer::{NOBODY_V4, OtherEnd, run, with_peer};
+use crate::common::syn_queue::{
+    BACKLOG, PORT, fill_syn_queue, from_nobody, listener, of_nobody, request, syn_ack,
+};
+use crate::common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip};
 
 /// The program takes its loader for gone after 2.1 s.
 const SILENCE: Duration = Duration::from_millis(2300);

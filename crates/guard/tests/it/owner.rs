@@ -1,14 +1,13 @@
 //! Sockets are found with the process and the control group they are of.
 
-mod common;
-
 use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{HOST_V4, HOST_V6, in_namespace};
 use nix::time::{ClockId, clock_gettime};
 use plimsoll_guard::{Kind, Owners};
+
+use crate::common::{HOST_V4, HOST_V6, in_namespace};
 
 const PORT: u16 = 5300;
 

@@ -2,18 +2,19 @@
 //! each is found in its place, with nothing left over but what a packet filter
 //! takes. Needs root.
 
-mod common;
-
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, to_host, udp_socket};
 use plimsoll_guard::ledger::{Fate, Ledger, LedgerReader};
 use plimsoll_guard::{Config, Error, Guard, Storage};
 use plimsoll_kernel::knobs::{Knobs, Queues};
 use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
+
+use crate::common::{
+    HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, to_host, udp_socket,
+};
 
 const PORT: u16 = 5000;
 const CLOSED: u16 = 5999;

@@ -2,7 +2,7 @@
 //! host's interface; frames sent on `v1` arrive there. Everything vanishes
 //! with the thread, however the test ends.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, reason = "each program uses its part")]
 
 pub(crate) mod assembled;
 pub(crate) mod closed_port;

@@ -1,16 +1,15 @@
 //! Real listeners, whose queues are really filled: new requests are discarded, and nothing else.
 
-mod common;
-
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use common::{HOST_V4, Wire, admits, channel, in_namespace, to_host};
 use nix::sys::socket::{Backlog, listen};
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::{Packet, TcpFlags};
+
+use crate::common::{HOST_V4, Wire, admits, channel, in_namespace, to_host};
 
 const PEER_PORT: u16 = 4000;
 

@@ -1,8 +1,6 @@
 //! A listener's places are divided among its clients: real connections through the real
 //! program. Needs root.
 
-mod common;
-
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -13,15 +11,16 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::peer::{Job, OtherEnd, run, with_peer};
-use common::syn_queue::{of_nobody, syn_ack};
-use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, ip};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, connect, listen, socket,
 };
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Protection, Storage, SynCookies};
 use plimsoll_packets::frame::{Packet, TcpFlags};
 use plimsoll_tries::repeated;
+
+use crate::common::peer::{Job, OtherEnd, run, with_peer};
+use crate::common::syn_queue::{of_nobody, syn_ack};
+use crate::common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, ip};
 
 const PORT: u16 = 80;
 const BACKLOG: u16 = 64;

@@ -2,16 +2,15 @@
 //! interface is as before when the guard is gone, and what cannot work is
 //! refused with its reason.
 
-mod common;
-
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use common::{HOST_V4, Wire, in_namespace, ip, to_host, udp_socket};
 use plimsoll_core::config::Fraction;
 use plimsoll_guard::{Config, Error, Guard, Kind, Outcome, Storage};
 use plimsoll_kernel::Error as KernelError;
 use plimsoll_kernel::error::AttachError;
+
+use crate::common::{HOST_V4, Wire, in_namespace, ip, to_host, udp_socket};
 
 const PORT: u16 = 5000;
 const FRAMES: u64 = 500;

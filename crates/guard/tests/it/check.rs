@@ -1,12 +1,11 @@
 //! What `check` says of hosts and interfaces that have or lack something.
 
-mod common;
-
 use caps::{CapSet, Capability};
-use common::{in_namespace, ip};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use plimsoll_guard::check::{Check, Finding, Verdict, check};
 use plimsoll_guard::{Config, Guard, Storage};
+
+use crate::common::{in_namespace, ip};
 
 fn finding<'a>(check: &'a Check, id: &str) -> &'a Finding {
     let found = check.findings.iter().find(|finding| finding.id == id);

@@ -1,17 +1,16 @@
 //! Real UDP sockets, really filled and drained: discard begins at the high
 //! watermark, ends at the low one, and hits only the socket that is full.
 
-mod common;
-
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
-use common::{
-    HOST_V4, HOST_V6, admits, channel, fill, in_namespace, let_a_tick_pass, to_host, udp_occupancy,
-    udp_socket,
-};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::Packet;
+
+use crate::common::{
+    self, HOST_V4, HOST_V6, admits, channel, fill, in_namespace, let_a_tick_pass, to_host,
+    udp_occupancy, udp_socket,
+};
 
 const PORT: u16 = 5000;
 const PEER_PORT: u16 = 4000;

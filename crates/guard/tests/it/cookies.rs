@@ -2,8 +2,6 @@
 //! clients, whose handshakes the stack itself validates; whoever brings no
 //! cookie is turned away before it costs anything.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -14,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{Backlog, listen};
 
-use common::peer::{Job, OtherEnd, run, with_peer};
-use common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener};
-use common::{HOST_V4, HOST_V6, Wire, in_namespace};
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::TcpFlags;
+
+use crate::common::peer::{Job, OtherEnd, run, with_peer};
+use crate::common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener};
+use crate::common::{HOST_V4, HOST_V6, Wire, in_namespace};
 
 const CLIENTS: usize = 20;
 

@@ -1,18 +1,17 @@
 //! The CPU meter: its books balance, and it counts the guarded interface's
 //! frames, not another's.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use common::{HOST_V4, Wire, in_namespace, ip, to_host, udp_socket};
 use nix::sched::sched_getcpu;
 use plimsoll_guard::{Config, Guard, Storage};
 use plimsoll_kernel::error::MeterError;
 use plimsoll_kernel::knobs::{DEFER_MARK, Knobs, Queues};
 use plimsoll_kernel::meter::{CpuMeter, CpuReading, InstanceReading, Options};
+
+use crate::common::{HOST_V4, Wire, in_namespace, ip, to_host, udp_socket};
 
 const FRAMES: u64 = 2000;
 

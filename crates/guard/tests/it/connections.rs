@@ -1,8 +1,6 @@
 //! A TCP connection gets what it takes, and a flood of its addresses and ports no more than
 //! that. The peer is made by hand, so that it can do what no honest one does. Needs root.
 
-mod common;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +8,6 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::connection::{Connection, GIB, PEER_PORT, PORT};
-use common::peer::{Job, OtherEnd, run, with_peer};
-use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, in_namespace, ip, let_a_tick_pass, to_host};
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
@@ -20,6 +15,12 @@ use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_kernel::counters;
 use plimsoll_packets::frame::{Packet, TcpFlags};
 use plimsoll_tries::repeated;
+
+use crate::common::connection::{Connection, GIB, PEER_PORT, PORT};
+use crate::common::peer::{Job, OtherEnd, run, with_peer};
+use crate::common::{
+    HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, in_namespace, ip, let_a_tick_pass, to_host,
+};
 
 /// What a driver's poll brings: so many segments outside of the window may pass in a tick.
 const OUTSIDE: u64 = 64;

@@ -4,8 +4,6 @@
 //! With XDP, veth cuts a frame into pieces of a page at most. Without a program that is
 //! declared for fragments it would refuse this MTU.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +11,10 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-use common::peer::{Job, OtherEnd, run, with_peer};
-use common::{HOST_V4, HOST_V6, in_namespace, ip, udp_socket};
 use plimsoll_guard::{Config, Guard, Kind, Storage};
+
+use crate::common::peer::{Job, OtherEnd, run, with_peer};
+use crate::common::{HOST_V4, HOST_V6, in_namespace, ip, udp_socket};
 
 const MTU: usize = 9000;
 const QUIET: u16 = 5000;

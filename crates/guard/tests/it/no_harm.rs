@@ -2,23 +2,22 @@
 //! not what is translated, bridged, bound to a device or read beside the stack.
 //! What counts as sent to a closed port, and what becomes of it, is in `closed_ports`.
 
-mod common;
-
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use common::closed_port::{CLOSED, FRAMES, flood_closed_port, frame, guarded};
-use common::patient::{large_buffer, patient, received};
-use common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, ip};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, setsockopt, socket};
 use nix::sys::socket::{MsgFlags, sockopt};
 use plimsoll_guard::{Kind, Outcome};
 use plimsoll_kernel::namespace;
 use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_packets::frame::Packet;
+
+use crate::common::closed_port::{CLOSED, FRAMES, flood_closed_port, frame, guarded};
+use crate::common::patient::{large_buffer, patient, received};
+use crate::common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, ip};
 
 const INSIDE_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const POD_V4: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 2);

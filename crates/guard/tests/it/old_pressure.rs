@@ -1,16 +1,15 @@
 //! What a CPU saw of a queue while it was flooded says nothing once that is long ago, although
 //! all of its packets came to other CPUs since. Needs root.
 
-mod common;
-
 use std::net::UdpSocket;
 use std::thread;
 use std::time::Duration;
 
-use common::{HOST_V4, in_namespace, to_host, udp_occupancy, udp_socket};
 use nix::sys::socket::{getsockopt, sockopt};
 use plimsoll_guard::{Config, Guard, Storage};
 use plimsoll_kernel::namespace;
+
+use crate::common::{HOST_V4, in_namespace, to_host, udp_occupancy, udp_socket};
 
 const PORT: u16 = 5000;
 /// Longer than a channel stays pressed after its last discard.

@@ -2,22 +2,21 @@
 //! fragments follow their first in whatever order they come, and what is known of
 //! a socket is not believed for long. Needs root.
 
-mod common;
-
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use common::steering::steer;
-use common::{
-    BROADCAST_V4, HOST_V4, HOST_V6, PEER_V4, PEER_V6, admits, fill, in_namespace, let_a_tick_pass,
-    to_host, udp_socket,
-};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
     sockopt,
 };
 use plimsoll_guard::{Config, Counters, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
+
+use crate::common::steering::steer;
+use crate::common::{
+    BROADCAST_V4, HOST_V4, HOST_V6, PEER_V4, PEER_V6, admits, fill, in_namespace, let_a_tick_pass,
+    to_host, udp_socket,
+};
 
 const PORT: u16 = 5000;
 const FULL_PORT: u16 = 5001;
