@@ -1,10 +1,9 @@
 //! How Linux receives, rule by rule: budgets, ksoftirqd, threaded polling and merging.
 
-mod common;
-
-use common::{figure, machine, simulate};
 use plimsoll_sim::profile::Scheduler;
 use plimsoll_sim::{Outcome, Profile};
+
+use crate::common::{figure, machine, simulate};
 
 const COSTS: [(&str, u64); 8] = [
     ("interrupt_enter", 1_000),

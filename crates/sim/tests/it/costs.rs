@@ -1,13 +1,12 @@
 //! Every cost that a profile may declare is charged somewhere: raised alone, it changes
 //! what some scenario gives. An audit had found one that never was.
 
-mod common;
-
-use common::{PATHS, machine, scenario};
 use plimsoll_sim::profile::COSTS;
 use plimsoll_sim::round_trip::{Guarding, RoundTrips, Watchdog};
 use plimsoll_sim::timers::{Purpose, Timer, Timers};
 use plimsoll_sim::{Profile, round_trip, run, timers};
+
+use crate::common::{self, PATHS, machine, scenario};
 
 /// What every scenario of this file costs where it is not raised, in ns.
 const BASE: u64 = 2_000;

@@ -1,7 +1,5 @@
 //! What the tests share: machines on which only chosen things cost anything.
 
-#![allow(dead_code, reason = "each test file uses a part")]
-
 use plimsoll_sim::profile::{COSTS, Cost, QUEUES, QueueLength};
 use plimsoll_sim::{Outcome, Profile, Scenario, run};
 

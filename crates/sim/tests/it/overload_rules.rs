@@ -1,10 +1,9 @@
 //! What the papers' remedies do on a modelled host, rule by rule, beside what they
 //! replace. Figures of whole experiments are claims of the lab.
 
-mod common;
-
-use common::{figure, machine, simulate};
 use plimsoll_sim::Outcome;
+
+use crate::common::{figure, machine, simulate};
 
 /// A host with these costs, the rest of its scenario as given.
 fn host(costs: &[(&str, u64)], queues: u32, path: &str, rest: &str) -> Outcome {

@@ -1,12 +1,11 @@
 //! The model against formulas that are known to be right.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{figure, machine, simulate};
 use plimsoll_core::holdoff::{Costs, Model, Setting};
 use plimsoll_sim::{Outcome, Profile};
+
+use crate::common::{self, figure, machine, simulate};
 
 fn close(measured: f64, expected: f64, percent: f64) {
     let off = (measured - expected).abs() * 100.0 / expected;

@@ -1,10 +1,9 @@
 //! What an interrupt-driven host does, rule by rule: the model that the papers
 //! criticise. Costs are chosen so that each rule shows as a number.
 
-mod common;
-
-use common::{figure, machine, simulate};
 use plimsoll_sim::{Outcome, Profile, timers};
+
+use crate::common::{figure, machine, simulate};
 
 /// Asserts that two figures agree to a thousandth.
 fn same(measured: f64, expected: f64) {

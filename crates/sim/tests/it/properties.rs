@@ -1,11 +1,10 @@
 //! What must hold whatever is simulated. A failure prints scenario and seed.
 
-mod common;
-
-use common::{PATHS, figure, scenario};
 use plimsoll_sim::{Error, Profile, run};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_oneof, proptest};
 use proptest::test_runner::Config;
+
+use crate::common::{self, PATHS, figure, scenario};
 
 fn traffic() -> impl Strategy<Value = String> {
     let rate = 0.0..40_000.0f64;

@@ -1,13 +1,12 @@
 //! Every receive architecture that the papers name or compare, by its number in
 //! docs/papers.md, and what builds it here: each is run, and none is missing.
 
-mod common;
-
-use common::{figure, machine, scenario, simulate};
 use plimsoll_sim::round_trip::{self, RoundTrips};
 use plimsoll_sim::timers::{self, Timers};
 use plimsoll_sim::transfer::{self, Transfer};
 use plimsoll_sim::{Profile, run};
+
+use crate::common::{figure, machine, scenario, simulate};
 
 /// What builds one.
 enum Built {

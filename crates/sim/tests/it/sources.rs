@@ -1,9 +1,8 @@
 //! One flooded process and its honest client, by each rule of whose packets are taken.
 
-mod common;
-
-use common::{figure, scenario, simulate};
 use plimsoll_sim::{Outcome, Profile, run};
+
+use crate::common::{figure, scenario, simulate};
 
 fn text(path: &str, flood_pps: f64, probe: &str, duration_ms: u32) -> String {
     format!(

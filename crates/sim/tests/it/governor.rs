@@ -1,10 +1,9 @@
 //! The core's governor on the modelled host, through changing load, with each of the
 //! strategies the guard has.
 
-mod common;
-
-use common::{figure, scenario, simulate};
 use plimsoll_sim::{Outcome, Profile, run};
+
+use crate::common::{figure, scenario, simulate};
 
 /// The strategies that do something.
 const ACTIVE: [&str; 2] = ["holdoff", "thread"];
