@@ -199,7 +199,7 @@ lab-real: setup
 # Writes the table of all claims with one seed and that of their bounds, which the tests
 # compare with: review the difference.
 lab-snapshot:
-	PLIMSOLL_RENEW_CLAIMS=1 $(CARGO) test --locked -p plimsoll-lab --test claims --test history --test timelines reviewed
+	PLIMSOLL_RENEW_CLAIMS=1 $(CARGO) test --locked -p plimsoll-lab --test it reviewed
 
 # Writes the texts that the commands' golden tests compare with: review the difference.
 golden:
