@@ -1,8 +1,6 @@
 //! The router with several receive queues, with options about sources, and how much of the CPU
 //! it leaves to others. Needs root.
 
-mod common;
-
 use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +13,7 @@ use plimsoll_testbed::blast::{Schedule, Stop};
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, SINK_IPV6, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, Host, INNER_DEVICE, Placement};
 
-use common::{
+use crate::common::{
     Books, LIMIT, PATHS, TURN, config, eventually, nothing_is_left, of, offer_from, on_each_path,
     packets_until, sums,
 };

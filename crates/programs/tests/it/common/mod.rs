@@ -1,7 +1,5 @@
 //! What the tests of the router share: hosts on both sides of it, floods, its books.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
-
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};

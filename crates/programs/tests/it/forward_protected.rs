@@ -1,7 +1,5 @@
 //! Protected traffic through the router's user-space path, beside a flood. Needs root.
 
-mod common;
-
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::PoisonError;
 use std::thread;
@@ -17,7 +15,7 @@ use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, Placement, Process};
 use plimsoll_tries::repeated;
 
-use common::{ANSWERING, LIMIT, TURN, config, eventually_answered, nothing_is_left, of};
+use crate::common::{ANSWERING, LIMIT, TURN, config, eventually_answered, nothing_is_left, of};
 
 /// Above what a router takes that shares its CPU, also where the generator gets part of its own.
 const FLOOD_PPS: u64 = 150_000;

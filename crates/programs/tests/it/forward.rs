@@ -1,7 +1,5 @@
 //! The router between real hosts: two that talk to each other, and floods. Needs root.
 
-mod common;
-
 use std::sync::PoisonError;
 use std::thread;
 use std::time::Duration;
@@ -12,7 +10,7 @@ use plimsoll_testbed::routed::{Routed, SINK_IPV4, SINK_IPV6, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, INNER_DEVICE, Placement};
 use plimsoll_tries::repeated;
 
-use common::{
+use crate::common::{
     ANSWERING, Books, LIMIT, ROUTER_BEHIND, TURN, bursts, config, eventually, eventually_answered,
     is_answered, nothing_is_left, of, packets, ping, said, sums, with_both_routers, with_router,
 };

@@ -1,8 +1,6 @@
 //! What changes while a router works: neighbours that nobody knows yet, packets that turn
 //! round, routes and links during a flood. Needs root.
 
-mod common;
-
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use plimsoll_testbed::INNER_DEVICE;
 use plimsoll_testbed::blast::Stop;
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
 
-use common::{
+use crate::common::{
     ANSWERING, Books, config, eventually, eventually_answered, is_answered, of, packets,
     packets_until, ping, said, with_router, with_router_of,
 };

@@ -1,7 +1,5 @@
 //! How the router begins and ends: between hosts that send meanwhile. Needs root.
 
-mod common;
-
 use std::sync::PoisonError;
 use std::thread;
 use std::time::Duration;
@@ -14,7 +12,7 @@ use plimsoll_testbed::blast::Stop;
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
 use plimsoll_tries::repeated;
 
-use common::{Books, TURN, config, eventually, nothing_is_left, of, packets_until};
+use crate::common::{Books, TURN, config, eventually, nothing_is_left, of, packets_until};
 
 /// The kernel may forward as much as it can.
 fn unlimited() -> Config {
