@@ -64,7 +64,7 @@ loom:
 
 # The hooks around each poll of a task exist only in a tokio that is built with this.
 tokio-unstable:
-	RUSTFLAGS="--cfg tokio_unstable" $(CARGO) test -p plimsoll-timers --test tokio --locked --target-dir target/tokio-unstable
+	RUSTFLAGS="--cfg tokio_unstable" $(CARGO) test -p plimsoll-timers --test it --locked --target-dir target/tokio-unstable tokio::
 
 # Runs what threads and the kernel share on an interpreter that knows undefined
 # behaviour (needs rustup's nightly with miri and rust-src; minutes). Memory of the process is

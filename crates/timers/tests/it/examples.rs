@@ -1,12 +1,12 @@
 //! The examples end, and without an error.
 
-#[path = "../examples/epoll_loop.rs"]
-mod epoll_loop;
-#[path = "../examples/pacer.rs"]
+#[path = "../../examples/epoll_loop.rs"]
+pub(crate) mod epoll_loop;
+#[path = "../../examples/pacer.rs"]
 mod pacer;
-#[path = "../examples/plain_loop.rs"]
+#[path = "../../examples/plain_loop.rs"]
 mod plain_loop;
-#[path = "../examples/tokio_sleep.rs"]
+#[path = "../../examples/tokio_sleep.rs"]
 mod tokio_sleep;
 
 #[test]

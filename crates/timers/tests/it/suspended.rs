@@ -1,9 +1,6 @@
 //! A process that is stopped and continued while events are pending: what was
 //! due meanwhile fires once, and a series goes on from there without a burst.
 
-#[path = "../examples/epoll_loop.rs"]
-mod epoll_loop;
-
 use std::env;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -13,6 +10,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plimsoll_timers::{SoftTimerConfig, Timers};
+
+use crate::examples::epoll_loop;
 
 /// Tells the child of a test below from the test.
 const CHILD: &str = "PLIMSOLL_TIMERS_TEST_CHILD";
@@ -57,7 +56,8 @@ fn a_stopped_process_fires_one_event_of_a_series_when_it_goes_on() {
     if env::var_os(CHILD).is_some() {
         return series();
     }
-    let mut child = start_child("a_stopped_process_fires_one_event_of_a_series_when_it_goes_on");
+    let mut child =
+        start_child("suspended::a_stopped_process_fires_one_event_of_a_series_when_it_goes_on");
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut fired = Vec::new();
     for line in lines {
@@ -90,7 +90,7 @@ fn a_stopped_epoll_loop_goes_on() {
     if env::var_os(CHILD).is_some() {
         return (0..ROUNDS).for_each(|_| epoll_loop::main().unwrap());
     }
-    let mut child = start_child("a_stopped_epoll_loop_goes_on");
+    let mut child = start_child("suspended::a_stopped_epoll_loop_goes_on");
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let sent = |line: &String| line.contains("sent 100 packets");
     let mut rounds = 0;
