@@ -2,6 +2,8 @@
 //! open a lock once kept guards from starting and `guard restore` from restoring, with
 //! `flock -s`. A test of its own process, since the umask is the process's.
 
+#[path = "it/common/mod.rs"]
+#[allow(dead_code, reason = "it uses a part")]
 mod common;
 
 use std::fs::{self, Permissions};

@@ -174,7 +174,7 @@ fn every_crate_is_tested_but_what_is_named_and_that_is_said() {
     let left = said.split("Left out").nth(1).expect("it is said");
     assert!(left.contains("guard: 1 of 2 tests\n"), "{left}");
     assert!(
-        left.contains("kernel: all tests of knobs private_files routing\n"),
+        left.contains("kernel: all tests of private_files knobs routing turned\n"),
         "{left}"
     );
 }

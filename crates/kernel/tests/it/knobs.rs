@@ -1,22 +1,20 @@
 //! Turned settings come back: by drop, after SIGKILL at any step, and never to
 //! an interface they are not of.
 
-mod common;
-mod turned;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::{in_namespace, ip};
 use plimsoll_kernel::error::{OpenError, RecordError, TurnError};
 use plimsoll_kernel::knobs::{self, DEFER_MARK, Knobs, Netdev, PollingThread, Queues};
 use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_kernel::scheduling::Priority;
 use plimsoll_kernel::threaded::poll_in_threads;
 use tempfile::TempDir;
-use turned::{
+
+use crate::common::{in_namespace, ip};
+use crate::turned::{
     DEFER, HOLDOFF, NONE, STEPS, files, killed_after, settings, start_child, start_child_with,
     turn, with_napi,
 };
@@ -493,7 +491,7 @@ fn interfaces_that_took_each_other_s_names_are_restored() {
 /// real-time one.
 #[test]
 fn a_pid_namespace_names_no_polling_threads() {
-    const NAME: &str = "a_pid_namespace_names_no_polling_threads";
+    const NAME: &str = "knobs::a_pid_namespace_names_no_polling_threads";
     if let Ok(directory) = std::env::var("PLIMSOLL_PID_NAMESPACE") {
         let directory = Path::new(&directory);
         let left = restore_in(directory, Some("v0")).unwrap_err();

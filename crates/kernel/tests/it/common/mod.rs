@@ -1,8 +1,6 @@
 //! A host for one test: a network namespace with a veth pair. `v0` is the
 //! host's interface. Everything vanishes with the thread, however the test ends.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
-
 use std::process::Command;
 
 use plimsoll_kernel::namespace;

@@ -1,7 +1,5 @@
 //! Settings of `v0` that are turned by a process which is then killed.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
