@@ -3,7 +3,7 @@
 
 #![no_main]
 
-#[path = "../../crates/stack/tests/steered/mod.rs"]
+#[path = "../../crates/stack/tests/it/steered/mod.rs"]
 mod steered;
 
 use libfuzzer_sys::fuzz_target;

@@ -21,7 +21,7 @@
 //! An interrupt by which another CPU wakes a network thread is the network's, from the
 //! wake-up to the switch, if the switch follows at once. So the scheduler has it, too
 //! (`rq_clock_skip_update` in the kernel's `sched/core.c`), and so a process that
-//! reads the clock without end sees it (`testbed/tests/cpu_meter.rs`): 3 to
+//! reads the clock without end sees it (`crates/testbed/tests/cpu_meter.rs`): 3 to
 //! 10 µs for each wake-up on a virtual machine, where the hypervisor stops the CPU for it. The way
 //! back from the thread to the process, about 0.5 µs, is the process's.
 //!

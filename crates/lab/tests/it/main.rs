@@ -2,6 +2,7 @@
 //! runs each module in a process of its own.
 
 mod arrows;
+mod beside;
 mod browser;
 mod causes;
 mod claims;
