@@ -80,7 +80,7 @@ no-std:
 
 # Breaks core, the BPF program and what turns settings in each of the ways listed in
 # crates/core/mutations.toml, and requires that a test notices (a quarter of an hour;
-# MODULES="poll quota" for some of it; MODULES="bpf knobs" needs root).
+# MODULES="poll quota" for some of it; bpf, governor, knobs and session need root).
 mutants:
 	$(CARGO) run --quiet --locked -p plimsoll-core --example mutants -- $(MODULES)
 
@@ -168,7 +168,8 @@ bench-wan: setup
 # Whether any set-up that operators have is worse off with the guard (some twenty
 # minutes); fails if one is. Needs root. On a veth it fails today: docs/measurements.md
 # names the goals of bulk TCP, short connections and a full router that are missed. A
-# flood that overloads nobody is named, and is no failure.
+# full gateway (masquerade-full) was not measured yet. A flood that overloads nobody is
+# named, and is no failure.
 no-harm: setup
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked

@@ -4,7 +4,8 @@
 //! Each set-up is measured stock and guarded in turns, on hosts made anew for every
 //! run: calm, and beside a flood, of another socket as a rule. Calm, nothing may be lost that
 //! stock does not lose; flooded, no less may arrive than with stock. A flood of another socket
-//! gets a rate at which stock loses (`overload.rs`). Where none is found no goal is met.
+//! gets a rate at which stock loses (`overload.rs`). Where none is found no goal is met. A full router
+//! and a full gateway are sent the flood itself.
 //!
 //! Limits: a veth link and two CPUs that sender and host share with whatever else this
 //! machine does. What is lost on it by the machine's own pauses is lost on both sides,
@@ -28,13 +29,13 @@ use crate::cases::Cases;
 use crate::figures::conclusion;
 use crate::protection::Protection;
 use one_run::{Run, once, own_flood_pps};
-use setup::{Setup, Site};
+use setup::{Load, Setup, Site};
 
 pub use overload::{Flood, is_without_overload};
 
 /// What is compared.
 const SIDES: [Protection; 2] = [Protection::Stock, Protection::Guard];
-/// What is compared where throughput counts: XDP itself has its price on veth.
+/// What is compared where throughput counts, or a gateway is full: XDP itself has its price on veth.
 const THROUGHPUT_SIDES: [Protection; 3] =
     [Protection::Stock, Protection::PassAll, Protection::Guard];
 /// The same where that price is paid or something is lost, so that a guard might stand by.
@@ -64,7 +65,8 @@ pub struct Plan {
     /// Measured part of each run.
     pub window: Duration,
     /// Packets per second from which a flood of another socket is doubled until stock loses by
-    /// it. A full router is sent three times this.
+    /// it. A full router is sent three times this; a full gateway's rate is doubled from an
+    /// eighth of it.
     pub flood_pps: u64,
 }
 
@@ -92,11 +94,11 @@ impl Plan {
 pub struct NoHarmCase {
     /// The set-up.
     pub setup: &'static str,
-    /// Beside a flood of another socket; a full router is sent the flood itself, and a web
-    /// server's own port gets SYNs.
+    /// Beside a flood of another socket; a full router and a full gateway are sent the flood
+    /// itself, and a web server's own port gets SYNs.
     pub flooded: bool,
-    /// Stock or guard; where throughput counts a program that passes everything as well, and in
-    /// some set-ups a guard that stands by.
+    /// Stock or guard; where throughput counts, or a gateway is full, a program that passes
+    /// everything as well, and in some set-ups a guard that stands by.
     pub protection: Protection,
     /// Datagrams, connections, or bytes of a connection.
     pub sent: u64,
@@ -132,7 +134,7 @@ pub struct Document {
     pub runs: usize,
     /// All cases.
     pub cases: Vec<NoHarmCase>,
-    /// The floods of other sockets, and what stock lost beside them.
+    /// The floods whose rates were searched, and what stock lost at them.
     pub floods: Vec<Flood>,
     /// Set-ups that this machine cannot make.
     pub not_shown: Vec<NotShown>,
@@ -275,7 +277,7 @@ impl Document {
     }
 }
 
-/// Each side's runs, taken in turns; and the flood of another socket beside them.
+/// Each side's runs, taken in turns; and the flood that was searched for them.
 fn measure(
     plan: &Plan,
     setup: &Setup,
@@ -307,7 +309,7 @@ fn measure(
 fn sides(setup: &Setup) -> &'static [Protection] {
     if STANDBY_SETUPS.contains(&setup.name) {
         &STANDBY_SIDES
-    } else if setup.load.is_throughput() {
+    } else if setup.load.is_throughput() || matches!(setup.load, Load::Download) {
         &THROUGHPUT_SIDES
     } else {
         &SIDES
@@ -446,7 +448,7 @@ mod tests {
             table.contains("\nno overload in 1 of 2: socket\n"),
             "{table}"
         );
-        assert!(table.contains("multicast, flooded: stock lost 20.00 % beside 3.90 M packets/s"));
+        assert!(table.contains("multicast, flooded: stock lost 20.00 % at 3.90 M packets/s"));
     }
 
     #[test]

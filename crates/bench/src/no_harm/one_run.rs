@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_testbed::blast::{Priority, Spec};
+use plimsoll_testbed::blast::{Priority, Report, Spec, Transport};
 use plimsoll_testbed::http::Nginx;
-use plimsoll_testbed::{Config as TestbedConfig, Testbed, tunnel};
+use plimsoll_testbed::{Config as TestbedConfig, Testbed, interrupt, tunnel};
 
 use super::Plan;
 use super::setup::{self, Load, Setup, Site};
@@ -70,6 +70,7 @@ pub(super) fn once(
         .then(|| stage.host().pass_all())
         .transpose()?;
     let flood = flood(setup, &stage, flood_pps);
+    let before = traffic::frames_come(&site.behind)?;
     let (report, counted) = during(&stage, flood.as_ref(), || {
         match cross(plan, setup, &site, flood_pps.is_some()) {
             Err(error) if is_harm(protection, &error) => Ok(Err(error.to_string())),
@@ -77,7 +78,10 @@ pub(super) fn once(
         }
     })?;
     let (counted, broke_off) = match counted {
-        Ok(counted) => (counted, None),
+        Ok(counted) => {
+            let report = report.as_ref();
+            (of_all(setup, &site, (report, before), counted)?, None)
+        }
         Err(why) => (Counted::default(), Some(why)),
     };
     guard
@@ -91,8 +95,24 @@ pub(super) fn once(
     })
 }
 
-/// The rate of a flood that is what crosses, or goes to the same server. That of another socket
-/// is searched.
+/// All of a download, from its first datagram to its last; anything else as it was `counted`.
+fn of_all(
+    setup: &Setup,
+    site: &Site<'_>,
+    (report, before): (Option<&Report>, u64),
+    counted: Counted,
+) -> Result<Counted, Error> {
+    match (setup.load, report) {
+        (Load::Download, Some(report)) => Ok(Counted {
+            sent: report.offered - report.failed,
+            received: traffic::come_since(&site.behind, before)?,
+        }),
+        _ => Ok(counted),
+    }
+}
+
+/// The rate of a flood that a full router or a web server is sent. That of another socket, and of
+/// a download, is searched.
 pub(super) const fn own_flood_pps(plan: &Plan, setup: &Setup) -> Option<u64> {
     match setup.load {
         Load::Forwarded { .. } => Some(FORWARDED_TIMES * plan.flood_pps),
@@ -107,13 +127,21 @@ fn sink_work(plan: &Plan) -> Duration {
     work.clamp(SINK_WORK, SINK_WORK_MAX)
 }
 
-/// A flood of another socket, what a full router is sent, or SYNs.
+/// A flood of another socket, what a full router or a gateway is sent, or SYNs.
 fn flood(setup: &Setup, stage: &Stage<'_>, flood_pps: Option<u64>) -> Option<Spec> {
     let of = |rate_pps: u64| udp_flood(stage, SINK_PORT, fixed_or_unlimited(rate_pps as f64));
     match setup.load {
         Load::Forwarded { calm_pps } => {
             let mut spec = of(flood_pps.unwrap_or(calm_pps));
             spec.flow.destination = setup::BEHIND.into();
+            Some(spec)
+        }
+        Load::Download => {
+            let mut spec = of(flood_pps.unwrap_or(CALM_PPS));
+            spec.flow.source_ports = setup::PORT..=setup::PORT;
+            spec.flow.destination_ports = setup::DOWNLOAD_PORT..=setup::DOWNLOAD_PORT;
+            let payload = vec![0; setup::PAYLOAD_BYTES];
+            spec.flow.transport = Transport::Udp { payload };
             Some(spec)
         }
         Load::Web => flood_pps.map(|rate_pps| {
@@ -177,6 +205,11 @@ fn cross(plan: &Plan, setup: &Setup, site: &Site<'_>, flooded: bool) -> Result<C
         }
         Load::Connections => traffic::connections(test, load, TCP_PORT, plan.window),
         Load::Forwarded { .. } => traffic::forwarded(load, &site.behind, plan.window),
+        // The generator's alone: `of_all` counts it.
+        Load::Download => {
+            interrupt::sleep(plan.window)?;
+            Ok(Counted::default())
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Which flood of another socket overloads stock, and whether it did.
+//! Which flood of another socket overloads stock, and whether it did; or at which rate stock
+//! begins to lose of what crosses itself.
 //!
 //! "No worse than stock in overload" says something only where stock loses. So before the runs
 //! the flood is doubled from the plan's rate on, with stock alone, until stock loses a noticeable
@@ -9,9 +10,13 @@
 //! what stock moves beside next to no flood: the generator takes its share of the sender's CPU
 //! at any rate, and that is not the host's overload.
 //!
+//! The rate of a download is searched in the same way, from lower on and more closely: what it
+//! should find is where stock begins to lose.
+//!
 //! Limits: at the plan's own rate stock may lose more than it should; no lower one is tried. A
 //! machine whose one generator cannot overload stock learns just that.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use plimsoll_report::{Goal, median};
@@ -19,7 +24,7 @@ use serde::Serialize;
 
 use super::Plan;
 use super::one_run::{Run, once};
-use super::setup::Setup;
+use super::setup::{Load, Setup};
 use crate::Error;
 use crate::cases::Cases;
 use crate::protection::Protection;
@@ -28,7 +33,11 @@ use crate::traffic::UNLIMITED_PPS;
 /// Less than this part is no overload.
 const NOTICEABLE: f64 = 0.05;
 /// What is searched: well above, since runs differ, and not more than half.
-const SEARCHED: std::ops::RangeInclusive<f64> = 0.1..=0.5;
+const SEARCHED: RangeInclusive<f64> = 0.1..=0.5;
+/// Of what crosses itself it is searched where stock begins to lose.
+const BEGINNING: RangeInclusive<f64> = 0.1..=0.2;
+/// That may be below the plan's rate: from this part of it on.
+const BEGINNING_PARTS: u64 = 8;
 /// From here on the generator sends what it can.
 const HIGHEST_PPS: u64 = UNLIMITED_PPS as u64;
 /// Nothing crosses, or a connection breaks off: no side can be compared with that.
@@ -46,7 +55,7 @@ const NEXT_TO_NOTHING_PPS: u64 = 10;
 /// Throughput beside next to no flood is the median of so many runs.
 const UNHURT_RUNS: usize = 3;
 
-/// A flood of another socket, and what stock lost beside it in the runs.
+/// A flood of another socket or of what crosses itself, and what stock lost at it in the runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flood {
     /// The set-up.
@@ -99,7 +108,7 @@ impl std::fmt::Display for Flood {
         };
         write!(
             f,
-            "{verdict}stock lost {lost:.2} % beside {offered:.2} M packets/s"
+            "{verdict}stock lost {lost:.2} % at {offered:.2} M packets/s"
         )
     }
 }
@@ -160,7 +169,8 @@ pub(super) fn find(
     } else {
         None
     };
-    let found = search(plan.flood_pps, |rate_pps| match stock(rate_pps) {
+    let (from_pps, sought) = sought(&plan, setup);
+    let found = search(from_pps, &sought, |rate_pps| match stock(rate_pps) {
         Ok(run) => Ok(Tried {
             rate_pps,
             offered_pps: run.flood_pps.unwrap_or(0.0),
@@ -175,7 +185,7 @@ pub(super) fn find(
         Err(error) => Err(error),
     })?;
     progress(&format!(
-        "{}: stock loses {:.1} % beside {:.2} M packets/s",
+        "{}: stock loses {:.1} % at {:.2} M packets/s",
         setup.name,
         100.0 * found.lost,
         found.offered_pps / 1e6
@@ -184,6 +194,14 @@ pub(super) fn find(
         rate_pps: found.rate_pps,
         unhurt,
     })
+}
+
+/// From which rate on it is searched, and what part stock should lose.
+fn sought(plan: &Plan, setup: &Setup) -> (u64, RangeInclusive<f64>) {
+    match setup.load {
+        Load::Download => ((plan.flood_pps / BEGINNING_PARTS).max(1), BEGINNING),
+        _ => (plan.flood_pps, SEARCHED),
+    }
 }
 
 fn per_second(run: &Run, window: Duration) -> f64 {
@@ -217,43 +235,46 @@ impl Tried {
     }
 }
 
-/// The rate at which stock loses a part that is searched, or the nearest one above that leaves
+/// The rate at which stock loses a part that is `sought`, or the nearest one above that leaves
 /// something to compare; the highest if stock loses less at each.
 fn search(
     from_pps: u64,
+    sought: &RangeInclusive<f64>,
     mut stock: impl FnMut(u64) -> Result<Tried, Error>,
 ) -> Result<Tried, Error> {
-    let mut below = at_best(from_pps.min(HIGHEST_PPS), &mut stock)?;
+    let noticeable = *sought.start();
+    let mut below = at_best(from_pps.min(HIGHEST_PPS), noticeable, &mut stock)?;
     let mut above = loop {
-        if below.lost >= *SEARCHED.start() || below.rate_pps >= HIGHEST_PPS {
+        if below.lost >= noticeable || below.rate_pps >= HIGHEST_PPS {
             return Ok(below);
         }
-        let tried = at_best(below.next_pps(), &mut stock)?;
-        if tried.lost > *SEARCHED.end() {
+        let tried = at_best(below.next_pps(), noticeable, &mut stock)?;
+        if tried.lost > *sought.end() {
             break tried;
         }
         below = tried;
     };
     for _ in 0..NARROWINGS {
         let middle = (below.rate_pps as f64 * above.rate_pps as f64).sqrt();
-        let tried = at_best(middle as u64, &mut stock)?;
+        let tried = at_best(middle as u64, noticeable, &mut stock)?;
         match tried.lost {
-            lost if SEARCHED.contains(&lost) => return Ok(tried),
-            lost if lost > *SEARCHED.end() => above = tried,
+            lost if sought.contains(&lost) => return Ok(tried),
+            lost if lost > *sought.end() => above = tried,
             _ => below = tried,
         }
     }
     Ok(if above.lost < ALL { above } else { below })
 }
 
-/// The try in which stock lost least.
+/// The try in which stock lost least, of several where that is `noticeable`.
 fn at_best(
     rate_pps: u64,
+    noticeable: f64,
     stock: &mut impl FnMut(u64) -> Result<Tried, Error>,
 ) -> Result<Tried, Error> {
     let mut best = stock(rate_pps)?;
     for _ in 1..TRIES {
-        if best.lost < *SEARCHED.start() {
+        if best.lost < noticeable {
             break;
         }
         let again = stock(rate_pps)?;
@@ -268,6 +289,7 @@ fn at_best(
 mod tests {
     use plimsoll_report::Side;
 
+    use super::super::setup;
     use super::super::traffic::Counted;
     use super::*;
 
@@ -287,19 +309,33 @@ mod tests {
     #[test]
     fn stock_loses_a_noticeable_part_at_the_rate_that_is_found() {
         for capacity_pps in [0.6e6, 0.9e6, 1e6, 1.2e6, 1.9e6, 2.5e6, 3.5e6] {
-            let found = search(1_000_000, host(capacity_pps, 4e6)).unwrap();
+            let found = search(1_000_000, &SEARCHED, host(capacity_pps, 4e6)).unwrap();
             assert!(SEARCHED.contains(&found.lost), "{capacity_pps}: {found:?}");
         }
         // From any rate on: it is the host's that is found.
         for from_pps in [1, 7_000, 300_000] {
-            let found = search(from_pps, host(1e6, 4e6)).unwrap();
+            let found = search(from_pps, &SEARCHED, host(1e6, 4e6)).unwrap();
             assert!(SEARCHED.contains(&found.lost), "{from_pps}: {found:?}");
         }
     }
 
     #[test]
+    fn of_a_download_the_rate_is_found_at_which_stock_begins_to_lose() {
+        let download = setup::ALL.iter().find(|one| one.name == "masquerade-full");
+        let plan = Plan::new(std::path::PathBuf::new());
+        let (from_pps, sought) = sought(&plan, download.unwrap());
+        for capacity_pps in [0.15e6, 0.3e6, 0.45e6, 0.6e6, 0.75e6, 0.9e6, 1.1e6, 2e6, 3e6] {
+            let found = search(from_pps, &sought, host(capacity_pps, 4e6)).unwrap();
+            assert!(
+                (0.1..=0.2).contains(&found.lost),
+                "{capacity_pps}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
     fn the_plan_s_rate_is_the_lowest() {
-        let found = search(1_000_000, host(0.1e6, 4e6)).unwrap();
+        let found = search(1_000_000, &SEARCHED, host(0.1e6, 4e6)).unwrap();
         assert_eq!(found.rate_pps, 1_000_000);
         assert!(found.lost > *SEARCHED.end(), "{found:?}");
     }
@@ -308,7 +344,7 @@ mod tests {
     #[test]
     fn where_no_rate_loses_part_of_it_nearly_the_highest_that_it_stands_is_taken() {
         let mut tries = 0;
-        let found = search(1_000_000, |rate_pps| {
+        let found = search(1_000_000, &SEARCHED, |rate_pps| {
             tries += 1;
             Ok(Tried {
                 rate_pps,
@@ -328,7 +364,7 @@ mod tests {
     /// One that loses nearly all at once can be compared.
     #[test]
     fn what_loses_nearly_all_is_taken() {
-        let found = search(1_000_000, |rate_pps| {
+        let found = search(1_000_000, &SEARCHED, |rate_pps| {
             Ok(Tried {
                 rate_pps,
                 offered_pps: rate_pps as f64,
@@ -347,7 +383,7 @@ mod tests {
     fn pauses_are_no_overload() {
         for paused in 0..3 {
             let (mut tries, mut stock) = (0, host(1.5e6, 4e6));
-            let found = search(500_000, |rate_pps| {
+            let found = search(500_000, &SEARCHED, |rate_pps| {
                 tries += 1;
                 let tried = stock(rate_pps)?;
                 let lost = if tries % 3 == paused { 0.9 } else { tried.lost };
@@ -366,7 +402,7 @@ mod tests {
         ] {
             let mut asked = Vec::new();
             let mut stock = host(f64::INFINITY, most_pps);
-            let found = search(1_000_000, |rate_pps| {
+            let found = search(1_000_000, &SEARCHED, |rate_pps| {
                 asked.push(rate_pps);
                 stock(rate_pps)
             });
@@ -386,7 +422,7 @@ mod tests {
         let none = flood(0.0004).judge(goal(vec![0.01]));
         assert_eq!((none.met, none.measured), (None, Some(0.01)));
         assert!(is_without_overload(&none));
-        let why = "no overload: stock lost 0.04 % beside 3.90 M packets/s";
+        let why = "no overload: stock lost 0.04 % at 3.90 M packets/s";
         assert_eq!(none.why.as_deref(), Some(why));
         let met = flood(0.3).judge(goal(vec![0.01]));
         assert_eq!((met.met, met.why.as_ref()), (Some(true), None));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use plimsoll_testbed::{Host, INNER_DEVICE, Testbed};
 
-use super::traffic::Receiver;
+use super::traffic::{self, Receiver};
 use crate::Error;
 
 /// The port that the load host is asked at, or that it sends to.
@@ -18,6 +18,9 @@ const BEHIND_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2);
 /// Where a tunnel's ends listen, and the load host's address in it.
 pub(super) const TUNNEL_PORT: u16 = 51820;
 pub(super) const TUNNEL_LOAD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Whom a download to the host behind is for, which its gateway keeps.
+pub(super) const DOWNLOAD_PORT: u16 = 9000;
+const BEHIND_MAC: &str = "02:00:00:00:00:03";
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 1, 1);
 
 /// A set-up of the test host and what crosses it.
@@ -52,12 +55,18 @@ pub(super) enum Load {
     Connections,
     /// The flood itself, to the host behind: `calm_pps`, or more than a CPU forwards.
     Forwarded { calm_pps: u64 },
+    /// The generator's datagrams of a download to the host behind: as calm as the others, or at
+    /// a rate at which stock begins to lose some of them.
+    Download,
 }
 
 impl Load {
     /// What counts is how much arrives, not which part of what was sent.
     pub(super) const fn is_throughput(self) -> bool {
-        !matches!(self, Self::Udp { .. } | Self::Tunnel | Self::Web)
+        !matches!(
+            self,
+            Self::Udp { .. } | Self::Tunnel | Self::Web | Self::Download
+        )
     }
 }
 
@@ -112,7 +121,7 @@ const fn udp(receiver: Receiver, behind: bool, target: Target) -> Load {
 }
 
 /// All of them. A machine that cannot make one says so.
-pub(super) const ALL: [Setup; 27] = [
+pub(super) const ALL: [Setup; 28] = [
     Setup {
         name: "socket",
         what: "a UDP server of the host itself",
@@ -140,13 +149,19 @@ pub(super) const ALL: [Setup; 27] = [
         name: "masquerade",
         what: "a download through a gateway that masquerades (nftables)",
         load: udp(Receiver::Asking, true, Target::Asker),
+        prepare: masquerading,
+    },
+    Setup {
+        name: "masquerade-full",
+        what: "a download through such a gateway, as fast as it takes it",
+        load: Load::Download,
         prepare: |site| {
-            routed(site)?;
-            nft(
-                site,
-                "add chain t post { type nat hook postrouting priority 100 ; }",
-            )?;
-            nft(site, "add rule t post oifname test0 masquerade")
+            masquerading(site)?;
+            alone_behind(site)?;
+            let target = Target::Asker.address(site);
+            traffic::ask_through(&site.behind, DOWNLOAD_PORT, site.testbed.load(), target)?;
+            // Its stack would take a part of the gateway's CPU.
+            Ok(site.behind.consume_ipv4()?)
         },
     },
     Setup {
@@ -366,6 +381,28 @@ fn routed(site: &Site<'_>) -> Result<(), Error> {
     nft(site, "add table t")
 }
 
+/// The test host routes, and what it sends out has its own address.
+fn masquerading(site: &Site<'_>) -> Result<(), Error> {
+    routed(site)?;
+    nft(
+        site,
+        "add chain t post { type nat hook postrouting priority 100 ; }",
+    )?;
+    nft(site, "add rule t post oifname test0 masquerade")
+}
+
+/// The host behind gets no frames but those that it is sent, so that its interface's counter
+/// says how many of them came.
+fn alone_behind(site: &Site<'_>) -> Result<(), Error> {
+    let (test, behind) = (site.testbed.test(), &site.behind);
+    for host in [test, behind] {
+        host.sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
+    }
+    Ok(test.ip(&format!(
+        "neighbour replace {BEHIND} lladdr {BEHIND_MAC} dev {INNER_DEVICE} nud permanent"
+    ))?)
+}
+
 /// A port of the test host is one of the host behind, to which it routes.
 fn publish(site: &Site<'_>, protocol: &str) -> Result<(), Error> {
     nft(
@@ -385,9 +422,8 @@ fn routed_ipv6(site: &Site<'_>) -> Result<(), Error> {
     behind.ip(&format!("-6 address add {BEHIND_V6}/64 dev behind0 nodad"))?;
     behind.ip("-6 route add default via fd00:77::1")?;
     // A router asks for it from its link-local address, which takes a second to be unique.
-    let mac = "02:00:00:00:00:03";
     test.ip(&format!(
-        "-6 neighbour replace {BEHIND_V6} lladdr {mac} dev {INNER_DEVICE} nud permanent"
+        "-6 neighbour replace {BEHIND_V6} lladdr {BEHIND_MAC} dev {INNER_DEVICE} nud permanent"
     ))?;
     Ok(load.ip(&format!("-6 route add fd00:77::/64 via {}", test.ipv6()))?)
 }

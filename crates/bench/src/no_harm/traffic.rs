@@ -391,7 +391,7 @@ pub(super) fn forwarded(load: &Host, behind: &Host, time: Duration) -> Result<Co
     let count = || -> Result<Counted, Error> {
         Ok(Counted {
             sent: device_counter(load, "tx_packets")? + device_counter(load, "tx_dropped")?,
-            received: device_counter(behind, "rx_packets")?,
+            received: frames_come(behind)?,
         })
     };
     let before = count()?;
@@ -401,6 +401,42 @@ pub(super) fn forwarded(load: &Host, behind: &Host, time: Duration) -> Result<Co
         sent: after.sent - before.sent,
         received: after.received - before.received,
     })
+}
+
+/// Has `client` ask at `target`, from this port of its own, so that translators between them know
+/// the way back.
+pub(super) fn ask_through(
+    client: &Host,
+    port: u16,
+    server: &Host,
+    target: SocketAddr,
+) -> Result<(), Error> {
+    let open = |host: &Host, port| {
+        let socket = host.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)))?;
+        socket.map_err(io_error("open a socket"))
+    };
+    let (client, server) = (open(client, port)?, open(server, target.port())?);
+    let asked = server.set_read_timeout(Some(CONNECTING)).and_then(|()| {
+        client.send_to(GREETING, target)?;
+        server.recv_from(&mut [0; 16])
+    });
+    let (_, asker) = asked.map_err(io_error("ask for datagrams"))?;
+    if asker.port() == port {
+        return Ok(());
+    }
+    let why = format!("{asker} asks instead of port {port}");
+    Err(io_error("ask for datagrams")(io::Error::other(why)))
+}
+
+/// Frames that came to the host behind since there were `before`, once no more come.
+pub(super) fn come_since(behind: &Host, before: u64) -> Result<u64, Error> {
+    plimsoll_testbed::interrupt::sleep(SILENCE)?;
+    Ok(frames_come(behind)? - before)
+}
+
+/// Frames that have come to a host.
+pub(super) fn frames_come(host: &Host) -> Result<u64, Error> {
+    device_counter(host, "rx_packets")
 }
 
 /// The next connection, unless its client has given up.

@@ -30,7 +30,8 @@ pub(super) struct Args {
     /// Measured part of each run, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = millis(defaults().window), value_parser = clap::value_parser!(u64).range(100..=60_000))]
     window_ms: u64,
-    /// Packets per second of a flood, doubled until stock loses by it; thrice as many to a full router
+    /// Packets per second of a flood, doubled until stock loses by it; thrice as many to a full router,
+    /// and from an eighth of it on to a full gateway
     #[arg(long, value_name = "PPS", default_value_t = defaults().flood_pps, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     flood_pps: u64,
     /// Fail (exit code 1) if a goal is missed or not measured, but for ipvs and vlan where this
@@ -39,8 +40,8 @@ pub(super) struct Args {
     strict: bool,
 }
 
-const HELP: &str = "Set-ups: socket, socket-ipv6, fragments, masquerade, dnat, dnat-tcp, load-balancer, ipvs, bridge, macvlan, vlan, \
-    vxlan, router, router-full, router-ipv6, tunnel, packet-reader, multicast, bound-device, ephemeral, \
+const HELP: &str = "Set-ups: socket, socket-ipv6, fragments, masquerade, masquerade-full, dnat, dnat-tcp, load-balancer, ipvs, bridge, macvlan, \
+    vlan, vxlan, router, router-full, router-ipv6, tunnel, packet-reader, multicast, bound-device, ephemeral, \
     connected, conntrack, tcp-in, tcp-in-frames, connections, syn-plain-veth, tcp-out.\n\
     Needs root, two CPUs, Linux 6.8 or newer with BTF, and nftables, iproute2, ethtool and \
     nginx (scripts/setup installs them).";

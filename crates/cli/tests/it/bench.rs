@@ -342,6 +342,30 @@ fn no_harm_counts_what_crosses_a_set_up() {
     assert_floods(&document, "masquerade");
 }
 
+/// A download is offered to all sides at a rate of its own that was searched, and counted to the
+/// datagram.
+#[test]
+fn no_harm_offers_a_full_gateway_what_stock_begins_to_lose() {
+    let options = ["--runs", "1", "--window-ms", "200"];
+    let only = ["--only", "masquerade-full"];
+    let document = measure(&[&["no-harm"], &options[..], &only].concat());
+    assert_goals(
+        &document,
+        &["masquerade-full/calm", "masquerade-full/flooded"],
+    );
+    let cases = document["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 6, "stock, a program that passes all, guard");
+    for case in cases {
+        let count = |name: &str| case[name].as_u64().unwrap();
+        assert!(count("received") > 0, "{case}");
+        assert!(count("received") <= count("sent"), "{case}");
+    }
+    let floods = document["floods"].as_array().unwrap();
+    assert_eq!(floods.len(), 1);
+    assert_eq!(floods[0]["setup"], "masquerade-full");
+    assert!(floods[0]["asked_pps"].as_u64().unwrap() >= 125_000);
+}
+
 /// What stock lost beside the flood decides whether the goal may be met.
 fn assert_floods(document: &Value, setup: &str) {
     let [flood] = document["floods"].as_array().unwrap().as_slice() else {
