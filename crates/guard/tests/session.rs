@@ -84,8 +84,13 @@ fn main() -> ExitCode {
     );
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let is_wanted = |name: &str| wanted.is_none_or(|wanted| name.contains(wanted.as_str()));
-    let failed = run_all(tests.filter(|(name, _)| is_wanted(name)).collect());
-    println!("{failed} failed");
+    let tests: Vec<_> = tests.filter(|(name, _)| is_wanted(name)).collect();
+    let count = tests.len();
+    let failed = run_all(tests);
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    // As libtest says it, for those who count.
+    let passed = count - failed as usize;
+    println!("test result: {word}. {passed} passed; {failed} failed");
     if failed == 0 {
         ExitCode::SUCCESS
     } else {

@@ -163,6 +163,11 @@ fn a_test_is_of_a_program_that_prints_it_so() {
             "the_measure_notices_an_allocation",
         ),
         (
+            "guard::session::handover::killed_after_a_hand_over_it_is_undone_at_once",
+            Some("session"),
+            "killed_after_a_hand_over_it_is_undone_at_once",
+        ),
+        (
             "core::mechanisms::evidence::what_is_not_there_does_not_hold_or_is_silent_is_no_evidence",
             Some("it"),
             "mechanisms::evidence::what_is_not_there_does_not_hold_or_is_silent_is_no_evidence",

@@ -4,6 +4,8 @@
 
 mod list;
 
+use std::collections::BTreeSet;
+
 /// What a decision of core may be built from, without being one.
 const NOT_DECISIONS: [&str; 3] = ["config", "sync", "time"];
 
@@ -12,6 +14,16 @@ fn every_mutation_fits_the_sources() {
     let checks = list::read().into_iter().map(|mutation| mutation.check());
     let faults: Vec<String> = checks.filter_map(Result::err).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn no_mutation_stands_twice() {
+    let mutations = list::read();
+    let mut changes = BTreeSet::new();
+    for one in &mutations {
+        let is_new = changes.insert((&one.folder, &one.file, &one.from, &one.to));
+        assert!(is_new, "{} ({}) stands twice", one.module, one.why);
+    }
 }
 
 #[test]

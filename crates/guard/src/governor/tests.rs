@@ -206,6 +206,23 @@ fn the_device_s_holdoff_is_shown_and_turned_where_instances_have_none() {
     .expect("this test makes a network namespace and needs root: run `sudo make test`");
 }
 
+/// Before Linux 6.12 the kernel stops all of them where they take too much.
+#[test]
+fn polling_threads_take_no_more_than_real_time_threads_should() {
+    let limit = |cpu_limit, polling_limit| {
+        threads_limit(&Config {
+            cpu_limit: Some(Fraction::from_percent(cpu_limit)),
+            polling_limit: Fraction::from_percent(polling_limit),
+            ..Config::default()
+        })
+    };
+    assert_eq!(limit(50, 95), Some(REAL_TIME_MOST));
+    assert_eq!(limit(50, 70), Some(Fraction::from_percent(70)));
+    // Whoever lets receiving take more has said so.
+    assert_eq!(limit(92, 95), Some(Fraction::from_percent(92)));
+    assert_eq!(limit(100, 95), None);
+}
+
 #[test]
 fn a_ring_counts_from_its_first_lost_frame_on() {
     let never = losses((5, 0), (9, 0));

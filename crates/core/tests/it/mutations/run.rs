@@ -9,7 +9,7 @@
 //! seed, so that a result is the same next time.
 //!
 //! Arguments: names of modules, to run their mutations only. Tests of the BPF program
-//! need root. Exit code: 0 if all were caught, 1 otherwise.
+//! and of the hands need root. Exit code: 0 if all were caught, 1 otherwise.
 
 mod list;
 #[path = "../named_test/mod.rs"]

@@ -53,7 +53,8 @@ impl<'a> TestName<'a> {
 
     /// The program of its crate's `tests`; none for a unit test.
     pub(crate) fn program(&self) -> Option<&'a str> {
-        self.joined.or(self.file)
+        let of_folder = |file: &'a str| file.split("::").next().unwrap_or(file);
+        self.joined.or(self.file.map(of_folder))
     }
 
     /// As its program prints it.
