@@ -28,9 +28,10 @@ pub enum Protection {
     PassAll,
     /// `plimsoll guard` without fairness among sources: early discard alone.
     Unfair,
-    /// `plimsoll guard`.
+    /// `plimsoll guard`, attached from start to exit, as it is on links other than a veth.
     Guard,
-    /// `plimsoll guard --standby`: attached only while the host loses packets.
+    /// The same, attached only while the host loses packets, as it is on a veth unless told
+    /// otherwise.
     Standby,
 }
 
@@ -39,6 +40,9 @@ const UNFAIR: [&str; 2] = ["--fairness", "off"];
 
 /// What has a guard stand by.
 const STANDBY: &str = "--standby";
+/// What has it attached from the start, also on a veth, and how its help begins. A guard that does
+/// not know it is attached as well.
+const ATTACHED: (&str, &str) = ("--standby=false", "--standby[");
 
 impl Protection {
     /// Those whose comparison is about more than fairness, in the order in which they
@@ -107,7 +111,10 @@ impl<'a> Stage<'a> {
             }
             (Protection::Unfair, _) => self.guard(&UNFAIR.map(str::to_owned)).map(Protector::Guard),
             (Protection::Guard, _) => self.guard(&[]).map(Protector::Guard),
-            (Protection::Standby, _) => self.guard(&[STANDBY.to_owned()]).map(Protector::Guard),
+            (Protection::Standby, _) => {
+                self.stock()?;
+                self.start(&[STANDBY.to_owned()]).map(Protector::Guard)
+            }
         }
     }
 
@@ -123,11 +130,10 @@ impl<'a> Stage<'a> {
         Ok(Protector::Kernel)
     }
 
-    /// The same, and a guard with these arguments besides the stage's own.
+    /// The same, and an attached guard with these arguments besides the stage's own.
     pub(crate) fn guard(&self, arguments: &[String]) -> Result<GuardProcess, Error> {
         self.stock()?;
-        let arguments = [self.guard_arguments, arguments].concat();
-        GuardProcess::start(self.host(), self.program, &arguments)
+        self.start(&[&self.attached()?, arguments].concat())
     }
 
     /// A guard with the stage's own arguments, if `protection` is one; receive work stays where
@@ -136,13 +142,23 @@ impl<'a> Stage<'a> {
         &self,
         protection: Protection,
     ) -> Result<Option<GuardProcess>, Error> {
-        let more: &[String] = match protection {
-            Protection::Guard => &[],
-            Protection::Standby => &[STANDBY.to_owned()],
-            _ => return Ok(None),
-        };
-        let arguments = [self.guard_arguments, more].concat();
-        GuardProcess::start(self.host(), self.program, &arguments).map(Some)
+        match protection {
+            Protection::Guard => self.start(&self.attached()?).map(Some),
+            Protection::Standby => self.start(&[STANDBY.to_owned()]).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// What has a guard attach its program from the start, also on a veth.
+    pub(crate) fn attached(&self) -> Result<Vec<String>, Error> {
+        let (word, known) = ATTACHED;
+        let is_known = GuardProcess::has_option(self.host(), self.program, known)?;
+        Ok(is_known.then(|| word.to_owned()).into_iter().collect())
+    }
+
+    fn start(&self, arguments: &[String]) -> Result<GuardProcess, Error> {
+        let arguments = [self.guard_arguments, arguments].concat();
+        GuardProcess::start(self.host(), self.program, &arguments)
     }
 }
 

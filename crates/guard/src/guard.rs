@@ -305,6 +305,13 @@ impl<'obj> Guard<'obj> {
         }
     }
 
+    /// The same while no program is attached. Unless CPU time needs to be metered, the meter is not
+    /// attached, either.
+    pub(crate) fn watch(&mut self, needs_meter: bool) -> Result<(), Error> {
+        let regulator = self.regulator.as_mut();
+        regulator.map_or(Ok(()), |regulator| regulator.watch(needs_meter))
+    }
+
     /// Whether load has just risen: regulate again soon.
     #[must_use]
     pub fn is_alarmed(&self) -> bool {

@@ -134,6 +134,26 @@ impl Regulator {
         }
     }
 
+    /// Has the meter attached or not, while no program is.
+    pub(crate) fn watch(&mut self, is_needed: bool) -> Result<(), Error> {
+        if !is_needed {
+            self.meter.detach();
+            self.before = None;
+            return Ok(());
+        }
+        if !self.meter.is_attached() {
+            self.begin_metering()?;
+        }
+        self.attend(true);
+        Ok(())
+    }
+
+    /// Call when a program is attached.
+    pub(crate) fn begin_metering(&mut self) -> Result<(), Error> {
+        self.before = None;
+        Ok(self.meter.attach()?)
+    }
+
     /// Whether load has just risen: the next interval should be short.
     pub(crate) fn is_alarmed(&self) -> bool {
         self.metering.attention() == Attention::Alarm
@@ -153,7 +173,7 @@ impl Regulator {
         };
         let seen = Regulated {
             readings: later.readings.clone(),
-            is_metered: self.metering.attention().is_metered(),
+            is_metered: self.meter.is_attached() && self.metering.attention().is_metered(),
             ..Regulated::nothing()
         };
         let is_due = |before: &Before| later.at - before.at >= INTERVAL_MIN;

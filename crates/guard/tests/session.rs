@@ -189,6 +189,7 @@ fn own_sysfs() {
 fn settings() -> Settings {
     Settings {
         interval: Duration::from_millis(50),
+        standby: Some(false),
         ..Settings::new("v0")
     }
 }

@@ -37,7 +37,7 @@ impl Guard {
     /// The same with more words.
     pub(crate) fn start_with(site: &Site, words: &[&str]) -> Outcome<Self> {
         let mut command = Command::new(PROGRAM);
-        command.args(["guard", &site.device, "--json", "-"]);
+        command.args(["guard", &site.device, "--json", "-", "--standby=false"]);
         command.args(words);
         Self::spawn(command)
     }
@@ -53,7 +53,7 @@ impl Guard {
             }
         };
         command
-            .args(["guard", &site.device, "--json", "-"])
+            .args(["guard", &site.device, "--json", "-", "--standby=false"])
             .env("NOTIFY_SOCKET", socket);
         Self::spawn(command)
     }

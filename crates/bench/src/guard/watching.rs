@@ -117,8 +117,9 @@ fn sockets(host: &Host, channels: u16) -> Result<Vec<UdpSocket>, Error> {
 
 fn watch(stage: &Stage<'_>, channels: u16, window: Duration) -> Result<Run, Error> {
     stage.stock()?;
+    let attached = stage.attached()?;
     let (host, begun) = (stage.host(), Instant::now());
-    let mut guard = start(stage)?;
+    let mut guard = start(stage, &attached)?;
     wait_for("answers", || scrape(host).is_ok())?;
     let start_s = begun.elapsed().as_secs_f64();
     touch_all(stage, channels)?;
@@ -151,10 +152,12 @@ fn watch(stage: &Stage<'_>, channels: u16, window: Duration) -> Result<Run, Erro
 }
 
 /// As a service runs it.
-fn start(stage: &Stage<'_>) -> Result<Process, Error> {
+fn start(stage: &Stage<'_>, attached: &[String]) -> Result<Process, Error> {
     let mut command = stage.host().command(stage.program);
     command
-        .args(["guard", stage.host().device(), "--quiet", "--metrics"])
+        .args(["guard", stage.host().device()])
+        .args(attached)
+        .args(["--quiet", "--metrics"])
         .arg(METRICS.to_string())
         .args(stage.guard_arguments);
     Ok(command.spawn()?)

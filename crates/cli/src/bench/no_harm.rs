@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use plimsoll_bench::no_harm::{self, NotShown, OPTIONAL, Plan, is_without_overload};
+use plimsoll_bench::no_harm::{self, NotShown, OPTIONAL, Plan, is_of_choice, is_without_overload};
 use plimsoll_report::Goal;
 
 use super::{deliver, millis, this_program};
@@ -67,8 +67,8 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
     }
 }
 
-/// That all goals are met, but for those of optional set-ups that this machine cannot make, and
-/// of floods that overload nobody.
+/// That all goals are met, but for those of optional set-ups that this machine cannot make, of
+/// floods that overload nobody, and of what has to be asked for on a veth.
 fn judge(goals: &[Goal], not_shown: &[NotShown]) -> Result<(), Missed> {
     let is_shown = |goal: &&Goal| {
         let setup = goal.id.split('/').next().unwrap_or_default();
@@ -76,7 +76,7 @@ fn judge(goals: &[Goal], not_shown: &[NotShown]) -> Result<(), Missed> {
     };
     let of = |met| {
         let goals = goals.iter().filter(is_shown).filter(|goal| goal.met == met);
-        let goals = goals.filter(|goal| !is_without_overload(goal));
+        let goals = goals.filter(|goal| !is_without_overload(goal) && !is_of_choice(goal));
         let names: Vec<&str> = goals.map(|goal| goal.id.as_str()).collect();
         names.join(", ")
     };
@@ -134,6 +134,11 @@ mod tests {
         };
         let said = judge(&[goal("dnat/calm", Vec::new())], &[broken]).unwrap_err();
         assert_eq!(said.to_string(), "goals not measured: dnat/calm");
+        let of_choice = goal("tcp-in/calm", vec![-1.0]);
+        assert!(judge(&[of_choice], &[]).is_ok());
+        let stands_by = goal("tcp-in/calm/standby", vec![-1.0]);
+        let said = judge(&[stands_by], &[]).unwrap_err();
+        assert_eq!(said.to_string(), "goals missed: tcp-in/calm/standby");
         let without_overload = Goal {
             met: None,
             ..goal("socket/flooded", vec![0.0])

@@ -351,10 +351,19 @@ fn no_harm_offers_a_full_gateway_what_stock_begins_to_lose() {
     let document = measure(&[&["no-harm"], &options[..], &only].concat());
     assert_goals(
         &document,
-        &["masquerade-full/calm", "masquerade-full/flooded"],
+        &[
+            "masquerade-full/calm",
+            "masquerade-full/calm/standby",
+            "masquerade-full/flooded",
+            "masquerade-full/flooded/standby",
+        ],
     );
     let cases = document["cases"].as_array().unwrap();
-    assert_eq!(cases.len(), 6, "stock, a program that passes all, guard");
+    assert_eq!(
+        cases.len(),
+        8,
+        "stock, a program that passes all, two guards"
+    );
     for case in cases {
         let count = |name: &str| case[name].as_u64().unwrap();
         assert!(count("received") > 0, "{case}");

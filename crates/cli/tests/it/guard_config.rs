@@ -29,7 +29,14 @@ struct Guard {
 fn start(host: &Host, config: &Path, arguments: &[&str]) -> Guard {
     let mut command = host.command(PROGRAM);
     command
-        .args(["guard", host.device(), "--json", "-", "--config"])
+        .args([
+            "guard",
+            host.device(),
+            "--json",
+            "-",
+            "--standby=false",
+            "--config",
+        ])
         .arg(config)
         .args(arguments)
         .stdout(Stdio::piped())

@@ -14,6 +14,8 @@
 //! - Connections slow down by themselves, and what goes on to other hosts harms nobody while
 //!   nobody wants the CPU. Where they are three quarters of what comes, frames that the ring or a
 //!   backlog loses, and a full CPU, are no reason: a guard would shed nothing for them.
+//! - CPU time is metered only while more presses than could be received within the limit, or
+//!   frames are lost of it, and [`METER_KEPT`] longer: to meter costs as well. A bulk transfer is not metered.
 //! - It is detached when nothing was lost, discarded, answered, shed or overloaded for as long as
 //!   [`Config::quiet`]. To attach costs as well, so where it comes back soon this time doubles, up
 //!   to [`QUIETS_MAX`] times as long.
@@ -41,6 +43,8 @@ pub const DEBT_MAX: Duration = Duration::from_secs(10);
 /// Debt beyond this is forgotten, lest a flood attaches long after its end where the driver
 /// refused.
 const DEBT_KEPT: Duration = Duration::from_secs(20);
+/// To begin metering takes the kernel longer than a reading, so it is kept up between bursts.
+pub const METER_KEPT: Duration = Duration::from_secs(10);
 /// One full reading may be a burst. Three are a third of a second.
 const FULL_READINGS: u32 = 3;
 /// The quiet grows to so many times what was configured: a minute to about an hour.
@@ -141,9 +145,25 @@ impl Evidence {
 
     /// Receiving took `limit` of a CPU, and what came may be the cause.
     fn is_full(&self, limit: Fraction, elapsed: Duration) -> bool {
+        let is_enough = self.is_enough(limit, elapsed) && !self.is_excused();
+        is_enough && self.share.is_some_and(|share| share >= limit)
+    }
+
+    /// To receive what presses may take `limit` of a CPU.
+    fn is_enough(&self, limit: Fraction, elapsed: Duration) -> bool {
         let taken = span_nanos(FRAME_MOST).saturating_mul(self.pressing());
-        let enough = taken >= limit.of(span_nanos(elapsed));
-        enough && !self.is_excused() && self.share.is_some_and(|share| share >= limit)
+        taken >= limit.of(span_nanos(elapsed))
+    }
+
+    /// What the CPUs do would tell more. Only a meter knows whether others want them.
+    fn is_suspicious(&self, limit: Fraction, elapsed: Duration) -> bool {
+        let wanted = Self {
+            is_wanted: true,
+            ..*self
+        };
+        let is_enough = !elapsed.is_zero() && wanted.is_enough(limit, elapsed);
+        let presses = wanted.frames() > 0 || is_enough;
+        presses && !wanted.is_excused()
     }
 
     /// What most of it is.
@@ -219,7 +239,8 @@ pub struct Standby {
     detached: Option<Instant>,
     debt: Duration,
     full_readings: u32,
-    is_suspicious: bool,
+    /// When CPU time was last worth metering.
+    suspicious: Option<Instant>,
 }
 
 impl Standby {
@@ -238,7 +259,7 @@ impl Standby {
             detached: None,
             debt: Duration::ZERO,
             full_readings: 0,
-            is_suspicious: false,
+            suspicious: None,
         })
     }
 
@@ -260,10 +281,10 @@ impl Standby {
         self.quiet_since.is_some()
     }
 
-    /// Whether CPU time should be metered, since something may begin.
+    /// Whether CPU time should be metered: while attached, and where something may begin.
     #[must_use]
-    pub const fn is_suspicious(&self) -> bool {
-        self.is_suspicious
+    pub const fn needs_meter(&self) -> bool {
+        self.is_attached() || self.suspicious.is_some()
     }
 
     /// Takes what was seen since the reading before.
@@ -289,7 +310,13 @@ impl Standby {
             (false, Some(_)) => 0,
             (false, None) => self.full_readings,
         };
-        self.is_suspicious = self.full_readings > 0 || evidence.frames() > 0 || lost > 0;
+        if evidence.is_suspicious(self.config.cpu_limit, elapsed) {
+            self.suspicious = Some(now);
+        } else if let Some(since) = self.suspicious
+            && now.saturating_since(since) >= METER_KEPT
+        {
+            self.suspicious = None;
+        }
         if self.debt > DEBT_MAX {
             Order::Attach(evidence.sign())
         } else if self.full_readings >= FULL_READINGS {
@@ -322,7 +349,7 @@ impl Standby {
     fn begin(&mut self) {
         self.debt = Duration::ZERO;
         self.full_readings = 0;
-        self.is_suspicious = false;
+        self.suspicious = None;
     }
 }
 

@@ -77,7 +77,7 @@ fn attachment_of(driver: &str) -> Finding {
             Verdict::Limited,
             "while a veth has an XDP program, its other end sends it no large packets of TCP"
                 .to_owned(),
-            "makes bulk transfers to this host take more CPU, as any XDP program here does; with --standby only while the host loses packets",
+            "attaches only while the host loses packets, since any XDP program here makes bulk transfers take more CPU; with --standby=false from the start",
         )
     } else {
         (
@@ -181,7 +181,10 @@ mod tests {
         let told = attachment_of("veth");
         assert_eq!(told.verdict, Verdict::Limited);
         assert!(told.guard.contains("bulk transfers"), "{told:?}");
-        assert!(told.guard.contains("--standby only while"), "{told:?}");
+        assert!(
+            told.guard.contains("--standby=false from the start"),
+            "{told:?}"
+        );
     }
 
     #[test]

@@ -154,6 +154,9 @@ impl Guard<'_> {
     /// The driver refuses; another program is there.
     pub(crate) fn attach_now(&mut self) -> Result<(), Error> {
         self.attachment.attach()?;
+        if let Some(regulator) = &mut self.regulator {
+            regulator.begin_metering()?;
+        }
         // What was seen and shed before has nothing to do with what comes now.
         Ok(self.begin_shedding_anew()?)
     }

@@ -54,6 +54,8 @@ use work::Guarded;
 
 /// How long somebody who asks for counters waits for a busy guard.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Where nobody said so.
+const STANDS_BY: &str = "stands by until the host loses packets: on a veth any XDP program makes calm transfers slower (--standby=false attaches it at once)";
 
 /// What a session is run from. It is called on the session's own thread: what may
 /// take long (a reader who does not read) belongs on threads of its own.
@@ -191,6 +193,8 @@ pub fn run(
     settings.validate()?;
     host::check()?;
     let interface = settings.interface.clone();
+    let is_given = settings.standby.is_some();
+    let settings = standby::decided(settings);
     let before = manager.link();
     let _keeper = Keeper::start(&interface, before.as_ref().map(AsFd::as_fd).as_slice())?;
     let metrics = settings.metrics.clone();
@@ -208,6 +212,9 @@ pub fn run(
     let known = known_before(&settings, console);
     let mut storage = Storage::default();
     let mut guarded = attach(&settings, knobs, before, known.as_ref(), &mut storage)?;
+    if settings.stands_by() && !is_given {
+        console.log(format!("interface={interface} {STANDS_BY}"));
+    }
     let ledger = LedgerReader::begin(&interface, || guarded.guard.counters())?;
     drop_capabilities(&settings.needs())?;
 
@@ -249,9 +256,9 @@ fn attach<'obj>(
     if let Some(known) = known {
         guard.program.remember(known);
     }
-    match settings.standby {
-        Some(_) => guard.stand_by(before, &settings.interface)?,
-        None => guard.attach_loaded(before, &settings.interface)?,
+    match settings.stands_by() {
+        true => guard.stand_by(before, &settings.interface)?,
+        false => guard.attach_loaded(before, &settings.interface)?,
     }
     let standing = Standing::start(settings, guard.is_attached())?;
     let governor = Governor::new(&settings.interface, settings.governor())?;

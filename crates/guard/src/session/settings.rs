@@ -80,10 +80,12 @@ pub struct Settings {
     /// Threads may poll with any driver, not only with those that were
     /// [tried](plimsoll_kernel::threaded::TRIED).
     pub any_driver: bool,
-    /// Attach the program only while the host loses packets or receives more than it can take,
-    /// and detach it after so long without any sign of that; `None`: it is attached from start
-    /// to exit.
-    pub standby: Option<Duration>,
+    /// Attach the program only while the host loses packets or receives more than it can take, or
+    /// from start to exit. `None`: only then on a veth, where any XDP program makes calm transfers
+    /// slower, unless threads are to poll from start to exit.
+    pub standby: Option<bool>,
+    /// After so long without any sign of that, a program that stands by is detached again.
+    pub standby_quiet: Duration,
     /// Where metrics are served, if anywhere.
     pub metrics: Option<Metrics>,
     /// Time between two reports.
@@ -122,6 +124,7 @@ impl Settings {
             poll_control_group: None,
             any_driver: false,
             standby: None,
+            standby_quiet: Self::QUIET_DEFAULT,
             metrics: None,
             interval: Self::INTERVAL_DEFAULT,
             duration: None,
@@ -162,7 +165,7 @@ impl Settings {
                 directory: directory.clone(),
             });
         }
-        if self.standby.is_some() && self.threaded.is_some() {
+        if self.stands_by() && self.threaded.is_some() {
             return Err(SettingsError::ThreadsStandBy);
         }
         if let Some(metrics) = &self.metrics
@@ -176,6 +179,11 @@ impl Settings {
         self.guard.validate()?;
         self.protection.validate()?;
         Ok(())
+    }
+
+    /// Whether the program stands by, once that is [decided](super::standby::decided).
+    pub(super) fn stands_by(&self) -> bool {
+        self.standby == Some(true)
     }
 
     /// Whether threads poll, or will in overload.
@@ -229,7 +237,6 @@ impl Settings {
         let keep_shares = new.shares == Shares::Process && !may_look;
         let processes = if may_look { new } else { self };
         let cpu = if self.threaded.is_some() { self } else { new };
-        let standby = self.standby.map(|quiet| new.standby.unwrap_or(quiet));
         Self {
             interface: self.interface.clone(),
             shares: if keep_shares { self.shares } else { new.shares },
@@ -238,7 +245,7 @@ impl Settings {
             threaded: self.threaded,
             poll_cpu: cpu.poll_cpu,
             poll_control_group: self.poll_control_group.clone(),
-            standby,
+            standby: self.standby,
             metrics: self.metrics.clone(),
             duration: self.duration,
             callers: self.callers.clone(),
@@ -270,7 +277,7 @@ impl Settings {
                 "poll-control-group",
                 self.poll_control_group != new.poll_control_group,
             ),
-            ("standby", self.standby.is_some() != new.standby.is_some()),
+            ("standby", self.stands_by() != new.stands_by()),
             ("metrics", address(self) != address(new)),
             ("metrics-public", both_serve && public(self) != public(new)),
             (

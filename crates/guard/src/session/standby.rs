@@ -106,8 +106,8 @@ impl Standing {
     }
 
     /// Whether CPU time should be metered, since something may begin.
-    pub(super) const fn is_suspicious(&self) -> bool {
-        self.decision.is_suspicious()
+    pub(super) const fn needs_meter(&self) -> bool {
+        self.decision.needs_meter()
     }
 
     /// Hears what the CPUs did.
@@ -122,7 +122,7 @@ impl Standing {
         }
     }
 
-    /// Part of the busiest CPU's time that receiving took when it was metered last.
+    /// Part of the busiest CPU's time that receiving took when it was metered last; 0 while it is not.
     pub(super) fn network_share(&self) -> f64 {
         f64::from(self.share_seen.as_ppm()) / 1e6
     }
@@ -155,7 +155,11 @@ impl Standing {
             is_busy: std::mem::take(&mut self.is_busy),
         };
         let now = self.now();
-        Ok(self.decision.on_reading(&evidence, now))
+        let order = self.decision.on_reading(&evidence, now);
+        if !self.decision.needs_meter() {
+            self.share_seen = Fraction::NONE;
+        }
+        Ok(order)
     }
 
     /// The program was attached, having discarded or answered so many packets before.
@@ -189,10 +193,27 @@ impl Standing {
 }
 
 fn config(settings: &Settings) -> Option<Config> {
-    settings.standby.map(|quiet| Config {
-        quiet,
+    settings.stands_by().then_some(Config {
+        quiet: settings.standby_quiet,
         cpu_limit: settings.guard.cpu_limit,
     })
+}
+
+/// The same settings, which say whether the program stands by.
+pub(super) fn decided(settings: Settings) -> Settings {
+    let unless_given = || settings.threaded.is_none() && is_slowed(&settings.interface);
+    Settings {
+        standby: Some(settings.standby.unwrap_or_else(unless_given)),
+        ..settings
+    }
+}
+
+/// While a veth has an XDP program, its other end sends it no large packets of TCP. Not to know
+/// the kind is no reason to stand by.
+fn is_slowed(interface: &str) -> bool {
+    let ifindex = link::index(interface).ok();
+    let link = ifindex.and_then(|ifindex| link::link(ifindex).ok());
+    link.is_some_and(|link| link.kind.as_deref() == Some("veth"))
 }
 
 /// The part of its time that receiving took of the CPU where it took most.

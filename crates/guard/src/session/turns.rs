@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::retry::Retry;
 use super::settings::Settings;
+use super::standby::decided;
 use super::work::Work;
 use super::{Console, Report, Request};
 use crate::error::{Error, with_causes};
@@ -266,7 +267,7 @@ impl<'a, W: Work> Turns<'a, W> {
     fn reload(&mut self) {
         let read = self.console.settings().and_then(|new| {
             new.validate()?;
-            Ok(new)
+            Ok(decided(new))
         });
         let new = match read {
             Ok(new) => new,

@@ -194,8 +194,7 @@ impl Work for Guarded<'_> {
         if let Some(standing) = &mut self.standing {
             standing.on_regulated(regulated);
             if !self.guard.is_attached() {
-                self.guard.attend(standing.is_suspicious());
-                return Ok(());
+                return self.guard.watch(standing.needs_meter());
             }
         }
         if self.governor.asks_for_company()

@@ -160,6 +160,50 @@ fn frames_are_counted_while_metering_pauses() {
     });
 }
 
+/// What nobody saw is booked to nobody, also when it meters again.
+#[test]
+fn a_detached_meter_sees_nothing_and_begins_anew() {
+    in_namespace(|| {
+        let _server = udp_socket((HOST_V4, 5000), 64 << 10);
+        let mut storage = Storage::default();
+        let _guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+        let mut meter = start("v0").unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        meter.detach();
+        assert!(!meter.is_attached());
+        let sum = |meter: &mut CpuMeter, value: fn(&CpuReading) -> u64| -> u64 {
+            meter.read().iter().map(value).sum()
+        };
+        let all = |meter: &mut CpuMeter| {
+            let frames = sum(meter, |reading| reading.frames);
+            (frames, sum(meter, CpuReading::total_ns))
+        };
+        let before = all(&mut meter);
+        let wire = Wire::open();
+        let send = || {
+            for _ in 0..FRAMES {
+                wire.send(&to_host(HOST_V4).udp(4000, 5000, &[0; 18]));
+            }
+        };
+        send();
+        let unseen = Duration::from_millis(500);
+        std::thread::sleep(unseen);
+        assert_eq!(all(&mut meter), before);
+        let begun = Instant::now();
+        meter.attach().unwrap();
+        send();
+        compute(Duration::from_millis(20));
+        let after = all(&mut meter);
+        let seen = begun.elapsed();
+        assert!(after.0 - before.0 >= FRAMES);
+        let booked = Duration::from_nanos(after.1 - before.1);
+        assert!(booked >= Duration::from_millis(10), "{booked:?}");
+        let cpus = meter.read().len();
+        let most = seen * u32::try_from(cpus).unwrap();
+        assert!(booked <= most, "{booked:?} of {seen:?} on {cpus} CPUs");
+    });
+}
+
 /// Calls a guard as its session does, after `wait`. Whether the time that passed was
 /// metered.
 fn turn(guard: &mut Guard<'_>, is_strained: bool, wait: impl FnOnce()) -> bool {

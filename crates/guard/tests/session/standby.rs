@@ -10,12 +10,17 @@ use std::time::{Duration, Instant};
 use nix::sys::wait::WaitStatus;
 use plimsoll_guard::session::{SessionError, Settings};
 use plimsoll_kernel::pass_all::PassAll;
+use plimsoll_kernel::scheduling::Priority;
 
 use crate::common::notes::{Notes, Seen, has_xdp};
 use crate::common::service_manager::Manager;
 use crate::{common, run, settings, stop_after};
 
-pub(crate) const TESTS: [(&str, fn()); 5] = [
+pub(crate) const TESTS: [(&str, fn()); 6] = [
+    (
+        "stands_by_on_a_veth_unless_told_otherwise",
+        stands_by_on_a_veth_unless_told_otherwise,
+    ),
     (
         "stands_by_with_nothing_attached",
         stands_by_with_nothing_attached,
@@ -44,7 +49,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 fn standing_by() -> Settings {
     Settings {
-        standby: Some(QUIET),
+        standby: Some(true),
+        standby_quiet: QUIET,
         ..settings()
     }
 }
@@ -59,8 +65,55 @@ fn overflow_a_socket() {
     }
 }
 
+/// What this process has attached anywhere in the kernel.
+fn bpf_links() -> usize {
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let named = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
+    named
+        .filter(|name| name.to_string_lossy().contains("bpf_link"))
+        .count()
+}
+
+fn stands_by_on_a_veth_unless_told_otherwise() {
+    const SAID: &str = "interface=v0 stands by until the host loses packets: on a veth";
+    for (standby, threaded, is_attached, is_said) in [
+        (None, None, false, true),
+        (Some(false), None, true, false),
+        (Some(true), None, false, false),
+        // It polls from start to exit.
+        (None, Some(Priority::Nice(3)), true, false),
+    ] {
+        // A session gives up its capabilities, so each is a process.
+        let mut others = Manager::new();
+        let one = others.start(|| {
+            let mut notes = Notes::new(|seen: Seen<'_>| {
+                assert_eq!(has_xdp(), is_attached, "{standby:?}, {threaded:?}");
+                seen.requests.stop();
+                Ok(())
+            });
+            let settings = Settings {
+                standby,
+                threaded,
+                ..settings()
+            };
+            run(settings, &mut notes).unwrap();
+            let said = notes.lines.iter().any(|line| line.starts_with(SAID));
+            assert_eq!(
+                said, is_said,
+                "{standby:?}, {threaded:?}: {:?}",
+                notes.lines
+            );
+        });
+        assert_eq!(others.wait(one), WaitStatus::Exited(one, 0));
+    }
+}
+
 fn stands_by_with_nothing_attached() {
-    let mut notes = Notes::new(stop_after(3));
+    let mut links = Vec::new();
+    let mut notes = Notes::new(|seen: Seen<'_>| {
+        links.push(bpf_links());
+        stop_after(3)(seen)
+    });
     run(standing_by(), &mut notes).unwrap();
     assert_eq!(
         notes.steps[..2],
@@ -75,6 +128,10 @@ fn stands_by_with_nothing_attached() {
         notes.steps
     );
     assert_eq!(notes.lines, [""; 0]);
+    drop(notes);
+    // What watches refusals and answers has no work where there are none.
+    let is_met = links.iter().any(|count| *count > 4);
+    assert!(!is_met, "the meter is attached: {links:?}");
 }
 
 /// Capabilities were given up long before.
@@ -91,6 +148,7 @@ fn attaches_for_losses_and_detaches_after_quiet() {
         }
         if has_xdp() {
             assert_eq!(snapshot.attachments, 1);
+            assert!(bpf_links() > 10, "the meter's");
             attached.get_or_insert_with(Instant::now);
         }
         let is_over = attached.is_some() && !has_xdp();

@@ -107,7 +107,9 @@ pub struct CpuMeter {
     /// The only CPU that is metered.
     cpu: Option<usize>,
     watches: bool,
-    _links: Vec<Link>,
+    polls: bool,
+    /// None while detached.
+    links: Vec<Link>,
 }
 
 impl fmt::Debug for CpuMeter {
@@ -172,16 +174,17 @@ impl CpuMeter {
             }
             None => None,
         };
-        let (skeleton, links) = load(&options, polled).map_err(bpf("load the CPU meter"))?;
+        let skeleton = load(&options, polled).map_err(bpf("load the CPU meter"))?;
         let mut meter = Self {
             cpus: Mapped::of(&skeleton.maps.cpus)?,
             instances: Mapped::of(&skeleton.maps.instances)?,
             skeleton,
             cpu: options.cpu,
             watches: options.watches,
-            _links: links,
+            polls: polled.is_some(),
+            links: Vec::new(),
         };
-        meter.resume();
+        meter.attach()?;
         if let Some(cpu) = options.cpu {
             provoke_switch(cpu)?;
         }
@@ -204,6 +207,35 @@ impl CpuMeter {
             // If a real-time process holds the CPU, it is booked later.
             let _ = provoke_switch(cpu);
         }
+    }
+
+    /// Meters again after [`CpuMeter::detach`].
+    ///
+    /// # Errors
+    ///
+    /// libbpf's answer; then it stays detached.
+    pub fn attach(&mut self) -> Result<(), MeterError> {
+        if self.links.is_empty() {
+            // Time that nobody saw is nobody's: a new window.
+            self.pause();
+            let links = attach(&self.skeleton, self.polls);
+            self.links = links.map_err(bpf("attach the CPU meter"))?;
+        }
+        self.resume();
+        Ok(())
+    }
+
+    /// Whether it is attached to the kernel's tracepoints.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        !self.links.is_empty()
+    }
+
+    /// Ends at no cost to anybody what is paused at little: nothing is booked or counted until
+    /// [`CpuMeter::attach`], which patches the kernel's code on all CPUs.
+    pub fn detach(&mut self) {
+        self.pause();
+        self.links.clear();
     }
 
     /// Books nothing until [`CpuMeter::resume`]: the accounts stand still. Frames and
@@ -298,7 +330,7 @@ impl CpuMeter {
 fn load(
     options: &Options<'_>,
     polled: Option<(u32, u32)>,
-) -> libbpf_rs::Result<(skeleton::MeterSkel<'static>, Vec<Link>)> {
+) -> libbpf_rs::Result<skeleton::MeterSkel<'static>> {
     // The skeleton borrows the place its object lives in. A few leaked bytes
     // per meter are the safe way to own both; the object itself is dropped.
     let place = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -319,12 +351,10 @@ fn load(
     }
     let cpus = u32::try_from(libbpf_rs::num_possible_cpus()?).unwrap_or(u32::MAX);
     open.maps.cpus.set_max_entries(cpus)?;
-    let skeleton = open.load()?;
-    let links = attach(&skeleton, polled.is_some())?;
-    Ok((skeleton, links))
+    open.load()
 }
 
-fn attach(skeleton: &skeleton::MeterSkel<'static>, polled: bool) -> libbpf_rs::Result<Vec<Link>> {
+fn attach(skeleton: &skeleton::MeterSkel<'static>, polls: bool) -> libbpf_rs::Result<Vec<Link>> {
     let progs = &skeleton.progs;
     let mut links = vec![
         progs.on_softirq_entry.attach_trace()?,
@@ -335,7 +365,7 @@ fn attach(skeleton: &skeleton::MeterSkel<'static>, polled: bool) -> libbpf_rs::R
         progs.on_irq_entry.attach_trace()?,
         progs.on_irq_exit.attach_trace()?,
     ];
-    if polled {
+    if polls {
         links.push(progs.on_poll.attach_trace()?);
     }
     for (entry, exit) in VECTORS {

@@ -189,22 +189,24 @@ pub(crate) struct Args {
     pub(super) poll_control_group: Option<PathBuf>,
     #[command(flatten)]
     pub(super) driver: DriverArgs,
-    /// Attach the program only while the host loses packets or receives more than it can take
+    /// Whether to attach the program only while the host loses packets or receives more than it can
+    /// take; `--standby` alone says yes
     ///
-    /// On a veth this spares calm transfers the price of an XDP program. Losses that count are
-    /// the kernel's own: of the receive ring, of backlogs, of UDP sockets and of listeners' queues.
+    /// Unless given: on a veth, where any XDP program makes calm transfers slower, but not with `threaded`.
+    /// Losses that count are the kernel's own: of the receive ring, of backlogs, of UDP sockets and of
+    /// listeners' queues.
     ///
     /// Cost: a flood is as without a guard until the program is attached, a tenth of a second
     /// mostly, and clients that were served before are not known to it then. Drivers that reset
     /// their rings for XDP lose packets at each attachment (`guard check` names them).
     /// Takes a new start.
-    #[arg(long)]
-    pub(super) standby: bool,
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) standby: Option<bool>,
     /// Seconds without any sign of overload after which a program that stands by is detached;
     /// where it alternates, up to 64 times as long
     ///
     /// Cost: shorter, the program is attached more often; longer, a calm host pays for it longer.
-    #[arg(long, value_name = "SECONDS", default_value_t = quiet_s_default(), requires = "standby", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = quiet_s_default(), value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(super) standby_quiet_s: u32,
     #[command(flatten)]
     pub(super) metrics: MetricsArgs,
@@ -294,9 +296,8 @@ impl Args {
             poll_cpu: self.poll_cpu,
             poll_control_group: self.poll_control_group.clone(),
             any_driver: self.driver.any_driver,
-            standby: self
-                .standby
-                .then(|| Duration::from_secs(self.standby_quiet_s.into())),
+            standby: self.standby,
+            standby_quiet: Duration::from_secs(self.standby_quiet_s.into()),
             metrics: self.metrics.metrics.map(|address| Metrics {
                 address,
                 channels_max: self.metrics_channels as usize,

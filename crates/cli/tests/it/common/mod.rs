@@ -44,8 +44,16 @@ pub(crate) fn start_logging(
     log: Stdio,
 ) -> (Process, impl BufRead + use<>) {
     let mut command = host.command(PROGRAM);
+    let stands_by = arguments.contains(&"--standby");
+    // From the start, though it is a veth.
+    let attached = if stands_by {
+        None
+    } else {
+        Some("--standby=false")
+    };
     command
         .args(["guard", host.device(), "--json", "-"])
+        .args(attached)
         .args(arguments)
         .stdout(Stdio::piped())
         .stderr(log)

@@ -52,10 +52,11 @@ fn while_held_off<T>(
     done
 }
 
-/// [`booted`] with the package.
+/// [`booted`] with the package, whose guard is attached from the start, though to a veth.
 fn installed(host: &Host) -> Machine<'_> {
     let machine = booted(host);
     install(&machine);
+    machine.run("echo 'standby = false' >>/etc/plimsoll/guard.toml");
     machine
 }
 

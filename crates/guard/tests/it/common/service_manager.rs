@@ -39,7 +39,7 @@ impl Manager {
     }
 
     /// Runs a guard as a child, with what is stored.
-    pub(crate) fn start(&self, guard: fn()) -> Pid {
+    pub(crate) fn start(&self, guard: impl FnOnce()) -> Pid {
         // SAFETY: this process has no other thread that could hold a lock.
         if let ForkResult::Parent { child } = unsafe { fork() }.unwrap() {
             return child;

@@ -293,17 +293,16 @@ pub(super) const CASES: [Case; 33] = [
         ..case(
             "standby",
             "true",
-            |a| a.standby == Some(Settings::QUIET_DEFAULT),
+            |a| a.standby == Some(true),
             "\"true\"",
             &[],
         )
     },
     Case {
-        besides: "standby = true",
         ..case(
             "standby-quiet-s",
             "5",
-            |a| a.standby == Some(Duration::from_secs(5)),
+            |a| a.standby_quiet == Duration::from_secs(5),
             "\"5 s\"",
             &[
                 ("0", "0 is not in 1..=86400"),

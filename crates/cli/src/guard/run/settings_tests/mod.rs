@@ -20,7 +20,7 @@ use cases::{
 };
 
 /// What is right by itself and wrong in company, the place named, and what is said.
-const CONTRADICTIONS: [(&str, usize, &str); 11] = [
+const CONTRADICTIONS: [(&str, usize, &str); 10] = [
     (
         "low-watermark = 60\nhigh-watermark = 60",
         1,
@@ -55,11 +55,6 @@ const CONTRADICTIONS: [(&str, usize, &str); 11] = [
         "\nmetrics-channels = 5",
         2,
         "metrics-channels: needs metrics <ADDRESS:PORT> as well",
-    ),
-    (
-        "\nstandby-quiet-s = 5",
-        2,
-        "standby-quiet-s: needs standby as well",
     ),
     (
         "threaded = 3\nstandby = true",
@@ -370,8 +365,11 @@ fn the_package_s_file_documents_effect_cost_and_default_of_every_setting() {
             continue;
         }
         // Each by itself: what the operator gets who takes one comment mark away.
-        let needs_company = ["metrics-channels", "standby-quiet-s"].contains(&name.as_str());
-        let company = if needs_company { case.besides } else { "" };
+        let company = if name == "metrics-channels" {
+            case.besides
+        } else {
+            ""
+        };
         let expected = read(company).unwrap();
         let text = format!("{name} = {value}\n{company}");
         assert_eq!(read(&text).unwrap(), expected, "{text}");
