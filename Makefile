@@ -167,9 +167,9 @@ bench-wan: setup
 
 # Whether any set-up that operators have is worse off with the guard (some twenty
 # minutes); fails if one is. Needs root. On a veth it fails today: docs/measurements.md
-# names the goals of bulk TCP and short connections that are missed. A full gateway
-# (masquerade-full) was not measured yet. A flood that overloads nobody is named, and is
-# no failure. Where throughput counts, a guard that stands by is judged, as on any veth.
+# names the goals of bulk TCP, short connections and a full gateway (masquerade-full)
+# that are missed. A flood that overloads nobody is named, and is no failure. Where
+# throughput counts, a guard that stands by is judged, as on any veth.
 no-harm: setup
 	@mkdir -p target/bench
 	$(CARGO) build --release --locked
