@@ -35,7 +35,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "PPS", default_value_t = defaults().flood_pps, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     flood_pps: u64,
     /// Fail (exit code 1) if a goal is missed or not measured, but for ipvs and vlan where this
-    /// machine has none, and for floods that overload nobody
+    /// machine has none, for floods that overload nobody, and where throughput counts for a guard
+    /// that is attached from the start, which has to be asked for on a veth
     #[arg(long)]
     strict: bool,
 }

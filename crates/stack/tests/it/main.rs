@@ -6,6 +6,7 @@ mod closing;
 mod lan;
 mod line;
 mod steered;
+mod watched;
 
 mod addresses;
 mod ahead;

@@ -6,18 +6,18 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, UdpSocket as KernelSocket};
-use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
-use plimsoll_stack::device::{Batch, Capabilities, Device, Drops, Pool};
+use plimsoll_stack::device::{Device, Pool};
 use plimsoll_stack::{Message, Stack, StackConfig, TooLong, UdpSocket};
 use proptest::prelude::any;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::lan::{self, Lan, SOON, content, owned, xdp};
+use crate::watched::{Sent, Watched, end_of};
 
 /// What a packet takes of a datagram, over IPv4 and IPv6.
 const ONE_PACKET: [usize; 2] = [1472, 1452];
@@ -30,45 +30,6 @@ fn at(last: u8) -> StackConfig {
         addresses: addresses.map(|net| net.parse().unwrap()).to_vec(),
         ..StackConfig::default()
     }
-}
-
-/// Where frames end in memory that were sent, call by call.
-type Sent = Arc<Mutex<Vec<Vec<usize>>>>;
-
-/// A device that notes it.
-#[derive(Clone, Debug)]
-struct Watched(Arc<SimulatedDevice>, Sent);
-
-impl Device for Watched {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    fn pool(&self) -> &Arc<Pool> {
-        self.0.pool()
-    }
-
-    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
-        self.0.receive(batch, max)
-    }
-
-    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
-        let ends = batch.iter().map(|frame| end_of(frame));
-        self.1.lock().unwrap().push(ends.collect());
-        self.0.transmit(batch)
-    }
-
-    fn readiness(&self) -> BorrowedFd<'_> {
-        self.0.readiness()
-    }
-
-    fn drops(&self) -> Drops {
-        self.0.drops()
-    }
-}
-
-fn end_of(bytes: &[u8]) -> usize {
-    bytes.as_ptr_range().end as usize
 }
 
 /// A sender and a receiver for each family, who know each other.

@@ -2,14 +2,15 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use plimsoll_stack::device::Device;
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
-use plimsoll_stack::device::{Batch, Capabilities, Device, Drops, Pool};
 use plimsoll_stack::driven::Driven;
 use plimsoll_stack::{Stack, StackConfig, UdpSocket};
+
+use crate::watched::{Watched, end_of};
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(10);
@@ -58,42 +59,6 @@ fn what_is_written_in_place_arrives_over_both_families() {
         let refused = sender.send_buffer(to, longest + 1).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE));
     }
-}
-
-/// Notes where the last bytes of the frames lie that are sent, call by call.
-#[derive(Clone, Debug)]
-struct Watched(Arc<SimulatedDevice>, Arc<Mutex<Vec<Vec<usize>>>>);
-
-impl Device for Watched {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    fn pool(&self) -> &Arc<Pool> {
-        self.0.pool()
-    }
-
-    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
-        self.0.receive(batch, max)
-    }
-
-    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
-        let ends = batch.iter().map(|frame| end_of(frame));
-        self.1.lock().unwrap().push(ends.collect());
-        self.0.transmit(batch)
-    }
-
-    fn readiness(&self) -> BorrowedFd<'_> {
-        self.0.readiness()
-    }
-
-    fn drops(&self) -> Drops {
-        self.0.drops()
-    }
-}
-
-fn end_of(bytes: &[u8]) -> usize {
-    bytes.as_ptr_range().end as usize
 }
 
 #[test]
