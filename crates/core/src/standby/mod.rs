@@ -14,8 +14,10 @@
 //! - Connections slow down by themselves, and what goes on to other hosts harms nobody while
 //!   nobody wants the CPU. Where they are three quarters of what comes, frames that the ring or a
 //!   backlog loses, and a full CPU, are no reason: a guard would shed nothing for them.
-//! - CPU time is metered only while more presses than could be received within the limit, or
-//!   frames are lost of it, and [`METER_KEPT`] longer: to meter costs as well. A bulk transfer is not metered.
+//! - CPU time is metered only where more presses than could be received within the limit, or
+//!   frames are lost of it: to meter costs as well. A bulk transfer is not metered. Half a second
+//!   that shows nothing ends a look; the next one comes after a second, then after 2, 4, 8 and
+//!   each 16, or at once when twice as much presses.
 //! - It is detached when nothing was lost, discarded, answered, shed or overloaded for as long as
 //!   [`Config::quiet`]. To attach costs as well, so where it comes back soon this time doubles, up
 //!   to [`QUIETS_MAX`] times as long.
@@ -26,13 +28,19 @@
 //! **When it loses.** The kernel's counters are a network namespace's or the machine's. Losses of
 //! others attach as well, which protects nobody and costs what a program costs. A flood within
 //! established connections that fills no socket is not noticed. Less than a hundred losses a second
-//! never attach. Until the first reading that shows a flood, it is as without a guard.
+//! never attach. Until the first reading that shows a flood, it is as without a guard. Whoever
+//! begins to want the CPU of a full router is seen up to 16 seconds late, and so is a CPU that
+//! fills slowly and loses nothing.
+
+mod looks;
 
 use core::time::Duration;
 
+use looks::{Looks, Seen};
+
 use crate::config::{ConfigError, Field, Fraction, PPM};
 use crate::governor::FRAME_MOST;
-use crate::time::{Instant, span_nanos};
+use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};
 
 /// The debt of one loss: a hundred a second are paid back. A server that loses fewer is hardly
 /// overloaded, and to throw them away takes the CPU no time.
@@ -43,8 +51,6 @@ pub const DEBT_MAX: Duration = Duration::from_secs(10);
 /// Debt beyond this is forgotten, lest a flood attaches long after its end where the driver
 /// refused.
 const DEBT_KEPT: Duration = Duration::from_secs(20);
-/// To begin metering takes the kernel longer than a reading, so it is kept up between bursts.
-pub const METER_KEPT: Duration = Duration::from_secs(10);
 /// One full reading may be a burst. Three are a third of a second.
 const FULL_READINGS: u32 = 3;
 /// The quiet grows to so many times what was configured: a minute to about an hour.
@@ -239,8 +245,7 @@ pub struct Standby {
     detached: Option<Instant>,
     debt: Duration,
     full_readings: u32,
-    /// When CPU time was last worth metering.
-    suspicious: Option<Instant>,
+    looks: Looks,
 }
 
 impl Standby {
@@ -259,7 +264,7 @@ impl Standby {
             detached: None,
             debt: Duration::ZERO,
             full_readings: 0,
-            suspicious: None,
+            looks: Looks::NONE,
         })
     }
 
@@ -284,7 +289,7 @@ impl Standby {
     /// Whether CPU time should be metered: while attached, and where something may begin.
     #[must_use]
     pub const fn needs_meter(&self) -> bool {
-        self.is_attached() || self.suspicious.is_some()
+        self.is_attached() || self.looks.is_due()
     }
 
     /// Takes what was seen since the reading before.
@@ -310,19 +315,23 @@ impl Standby {
             (false, Some(_)) => 0,
             (false, None) => self.full_readings,
         };
-        if evidence.is_suspicious(self.config.cpu_limit, elapsed) {
-            self.suspicious = Some(now);
-        } else if let Some(since) = self.suspicious
-            && now.saturating_since(since) >= METER_KEPT
-        {
-            self.suspicious = None;
-        }
+        self.looks
+            .on_reading(self.seen(evidence, is_full, elapsed), now);
         if self.debt > DEBT_MAX {
             Order::Attach(evidence.sign())
         } else if self.full_readings >= FULL_READINGS {
             Order::Attach(Sign::Cpu)
         } else {
             Order::Keep
+        }
+    }
+
+    fn seen(&self, evidence: &Evidence, is_full: bool, elapsed: Duration) -> Seen {
+        let second = evidence.pressing().saturating_mul(NANOS_PER_SECOND);
+        Seen {
+            is_suspicious: evidence.is_suspicious(self.config.cpu_limit, elapsed),
+            is_full: evidence.share.map(|_| is_full),
+            pressing_pps: second.checked_div(span_nanos(elapsed)).unwrap_or_default(),
         }
     }
 
@@ -349,7 +358,7 @@ impl Standby {
     fn begin(&mut self) {
         self.debt = Duration::ZERO;
         self.full_readings = 0;
-        self.suspicious = None;
+        self.looks = Looks::NONE;
     }
 }
 
