@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, fmt, fs, iter};
 
 use plimsoll_tries::{Taken, Watch};
@@ -159,9 +159,11 @@ impl Lanes {
         println!("     Running {what}");
         let begun = lock(&self.seconds).look();
         let (mut child, reader) = self.spawn(command, is_rest)?;
-        let mut text = format!("       Ended {what}\n").into_bytes();
-        BufReader::new(reader).read_to_end(&mut text)?;
+        let (start, mut said) = (Instant::now(), Vec::new());
+        BufReader::new(reader).read_to_end(&mut said)?;
         let status = child.wait()?;
+        let text = format!("       Ended {what} after {:.1?}\n", start.elapsed());
+        let text = [text.into_bytes(), said].concat();
         if is_rest {
             lock(&self.rest).process = None;
         }
