@@ -9,11 +9,13 @@
 //! - Each loss is a debt of [`LOSS`], which time pays back. The program is attached at once
 //!   when the debt exceeds [`DEBT_MAX`]: a flood does that in one reading, a burst into a small
 //!   buffer does not.
-//! - So it is when receiving took the limit of a CPU in `FULL_READINGS` metered readings
+//! - So it is when receiving took the limit of a CPU in `READINGS` metered readings
 //!   in a row, and enough came that could be the cause.
 //! - Connections slow down by themselves, and what goes on to other hosts harms nobody while
 //!   nobody wants the CPU. Where they are three quarters of what comes, frames that the ring or a
-//!   backlog loses, and a full CPU, are no reason: a guard would shed nothing for them.
+//!   backlog loses, and a full CPU, are no reason: a guard would shed nothing for them. Who waits
+//!   for the CPU in fewer than `READINGS` metered readings in a row does not want it: at a flood's
+//!   beginning whoever ran there waits a moment.
 //! - CPU time is metered only where more presses than could be received within the limit, or
 //!   frames are lost of it: to meter costs as well. A bulk transfer is not metered. Half a second
 //!   that shows nothing ends a look; the next one comes after a second, then after 2, 4, 8 and
@@ -51,8 +53,9 @@ pub const DEBT_MAX: Duration = Duration::from_secs(10);
 /// Debt beyond this is forgotten, lest a flood attaches long after its end where the driver
 /// refused.
 const DEBT_KEPT: Duration = Duration::from_secs(20);
-/// One full reading may be a burst. Three are a third of a second.
-const FULL_READINGS: u32 = 3;
+/// One reading in which a CPU is full, or wanted by others, may be a burst. Three are a third of a
+/// second.
+const READINGS: u32 = 3;
 /// The quiet grows to so many times what was configured: a minute to about an hour.
 pub const QUIETS_MAX: u32 = 64;
 /// Attached again within so many quiets, it comes back soon.
@@ -245,6 +248,7 @@ pub struct Standby {
     detached: Option<Instant>,
     debt: Duration,
     full_readings: u32,
+    wanted_readings: u32,
     looks: Looks,
 }
 
@@ -264,6 +268,7 @@ impl Standby {
             detached: None,
             debt: Duration::ZERO,
             full_readings: 0,
+            wanted_readings: 0,
             looks: Looks::NONE,
         })
     }
@@ -296,6 +301,12 @@ impl Standby {
     pub fn on_reading(&mut self, evidence: &Evidence, now: Instant) -> Order {
         let before = self.before.replace(now);
         let elapsed = before.map_or(Duration::ZERO, |before| now.saturating_since(before));
+        let is_metered = evidence.share.is_some();
+        self.wanted_readings = in_a_row(self.wanted_readings, is_metered, evidence.is_wanted);
+        let evidence = &Evidence {
+            is_wanted: self.wanted_readings >= READINGS,
+            ..*evidence
+        };
         let lost = evidence.lost();
         let is_full = evidence.is_full(self.config.cpu_limit, elapsed);
         if let Some(since) = self.quiet_since {
@@ -310,16 +321,12 @@ impl Standby {
         let more = u32::try_from(lost).map_or(DEBT_KEPT, |lost| LOSS.saturating_mul(lost));
         let debt = self.debt.saturating_sub(elapsed).saturating_add(more);
         self.debt = debt.min(DEBT_KEPT);
-        self.full_readings = match (is_full, evidence.share) {
-            (true, _) => self.full_readings.saturating_add(1),
-            (false, Some(_)) => 0,
-            (false, None) => self.full_readings,
-        };
+        self.full_readings = in_a_row(self.full_readings, is_metered, is_full);
         self.looks
             .on_reading(self.seen(evidence, is_full, elapsed), now);
         if self.debt > DEBT_MAX {
             Order::Attach(evidence.sign())
-        } else if self.full_readings >= FULL_READINGS {
+        } else if self.full_readings >= READINGS {
             Order::Attach(Sign::Cpu)
         } else {
             Order::Keep
@@ -358,7 +365,17 @@ impl Standby {
     fn begin(&mut self) {
         self.debt = Duration::ZERO;
         self.full_readings = 0;
+        self.wanted_readings = 0;
         self.looks = Looks::NONE;
+    }
+}
+
+/// So many metered readings in a row showed it. One that was not metered says nothing.
+fn in_a_row(before: u32, is_metered: bool, is_shown: bool) -> u32 {
+    match (is_metered, is_shown) {
+        (true, true) => before.saturating_add(1),
+        (true, false) => 0,
+        (false, _) => before,
     }
 }
 
