@@ -47,6 +47,19 @@ fn fill_up(guard: &mut Guard<'_>, client: &UdpSocket, frame: &[u8]) -> u64 {
     }
 }
 
+/// Takes datagrams out of a full queue until it holds fewer bytes than this, and sees that the
+/// program admits none meanwhile. (It did now and then, beside other tests. Half a second without a
+/// packet would explain it: the program forgets that the queue was full.)
+fn drain(guard: &mut Guard<'_>, (server, frame): (&UdpSocket, &[u8]), bytes: u64, when: &str) {
+    let mut before = Instant::now();
+    while udp_occupancy(PORT) >= bytes {
+        let is_admitted = admits(guard, frame);
+        let pause = mem::replace(&mut before, Instant::now()).elapsed();
+        assert!(!is_admitted, "{when}, after {pause:?}");
+        server.recv(&mut [0; 64]).unwrap();
+    }
+}
+
 /// A guard, a server that nobody reads, a client of it, and a frame for it.
 fn with_server(
     config: &Config,
@@ -104,11 +117,13 @@ fn under_overload_discard_begins_at_the_high_watermark_and_ends_at_the_low_one()
         let capacity = getsockopt(server, sockopt::RcvBuf).unwrap() as u64;
         let mut sent = fill_up(guard, client, frame);
 
-        let mut buffer = [0; 64];
-        while udp_occupancy(PORT) >= capacity * 50 / 100 {
-            assert!(!admits(guard, frame), "not yet below the low watermark");
-            server.recv(&mut buffer).unwrap();
-        }
+        let low = capacity * 50 / 100;
+        drain(
+            guard,
+            (server, frame),
+            low,
+            "not yet below the low watermark",
+        );
         let_a_tick_pass();
         while udp_occupancy(PORT) < capacity * 70 / 100 {
             assert!(
@@ -145,19 +160,15 @@ fn a_large_queue_is_filled_again_before_its_low_watermark() {
         let high = getsockopt(&server, sockopt::RcvBuf).unwrap() as u64 * 70 / 100;
         let frame = to_host(HOST_V4).udp(PEER_PORT, PORT, &[0; 64]);
         fill_up(&mut guard, &client, &frame);
-        // It failed once. Half a second without a packet explains it: a burst is no overload.
-        let mut before = Instant::now();
-        while udp_occupancy(PORT) >= high {
-            let is_admitted = admits(&mut guard, &frame);
-            let pause = mem::replace(&mut before, Instant::now()).elapsed();
-            assert!(!is_admitted, "at the high watermark, after {pause:?}");
-            server.recv(&mut [0; 64]).unwrap();
-        }
+        drain(&mut guard, (&server, &frame), high, "at the high watermark");
         // The program's watermarks are in 1/1024: 4 KiB of this buffer.
-        while udp_occupancy(PORT) >= high - (58 << 10) {
-            assert!(!admits(&mut guard, &frame), "drained by less than 64 KiB");
-            server.recv(&mut [0; 64]).unwrap();
-        }
+        let little = high - (58 << 10);
+        drain(
+            &mut guard,
+            (&server, &frame),
+            little,
+            "drained by less than 64 KiB",
+        );
         while udp_occupancy(PORT) >= high - (70 << 10) {
             server.recv(&mut [0; 64]).unwrap();
         }
