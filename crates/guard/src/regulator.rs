@@ -139,6 +139,8 @@ impl Regulator {
         if !is_needed {
             self.meter.detach();
             self.before = None;
+            // Who waited a while ago says nothing of the next look.
+            self.contention.clear();
             return Ok(());
         }
         if !self.meter.is_attached() {
@@ -416,6 +418,16 @@ mod tests {
     use super::*;
 
     const INTERVAL: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn who_waited_before_a_look_says_nothing_of_the_next() {
+        let mut regulator = Regulator::start("lo").expect("tracepoints need root");
+        let contention = regulator.contention.entry(0).or_default();
+        contention.on_interval(INTERVAL, INTERVAL, INTERVAL);
+        assert_eq!(regulator.wanted(), [0]);
+        regulator.watch(false).unwrap();
+        assert!(regulator.wanted().is_empty());
+    }
 
     /// Shedding goes by it: a transfer that filled a CPU was shed before, and collapsed.
     #[test]
