@@ -9,8 +9,8 @@ use crate::time::Instant;
 pub(super) const KEPT: Duration = Duration::from_secs(10);
 /// A look ends after so many metered readings in which no CPU was full: half a second.
 const LOOK: u32 = 5;
-/// The first rest. A meter that takes 8 % of a full CPU costs 3 % from the first look to the
-/// second, and 0.3 % with the longest rest.
+/// The first rest. From the first look to the second a third of the time is metered, and one part
+/// in 33 with the longest rest.
 pub(super) const REST: Duration = Duration::from_secs(1);
 /// Each rest is twice as long as the one before, up to this.
 pub(super) const REST_LONGEST: Duration = Duration::from_secs(16);
@@ -23,7 +23,8 @@ pub(super) struct Seen {
     /// Whether receiving took the limit of a CPU, and what came may be the cause; `None` if it
     /// was not metered.
     pub(super) is_full: Option<bool>,
-    /// Packets of a second that neither slow down by themselves nor are known to go on.
+    /// Packets of a second that do not slow down by themselves. Those that go on count: whether
+    /// others want the CPU meanwhile, a look would tell.
     pub(super) pressing_pps: u64,
 }
 

@@ -164,12 +164,15 @@ impl Evidence {
         taken >= limit.of(span_nanos(elapsed))
     }
 
+    /// The same where others want the CPU.
+    fn as_wanted(&self) -> Self {
+        let is_wanted = true;
+        Self { is_wanted, ..*self }
+    }
+
     /// What the CPUs do would tell more. Only a meter knows whether others want them.
     fn is_suspicious(&self, limit: Fraction, elapsed: Duration) -> bool {
-        let wanted = Self {
-            is_wanted: true,
-            ..*self
-        };
+        let wanted = self.as_wanted();
         let is_enough = !elapsed.is_zero() && wanted.is_enough(limit, elapsed);
         let presses = wanted.frames() > 0 || is_enough;
         presses && !wanted.is_excused()
@@ -334,7 +337,8 @@ impl Standby {
     }
 
     fn seen(&self, evidence: &Evidence, is_full: bool, elapsed: Duration) -> Seen {
-        let second = evidence.pressing().saturating_mul(NANOS_PER_SECOND);
+        let pressing = evidence.as_wanted().pressing();
+        let second = pressing.saturating_mul(NANOS_PER_SECOND);
         Seen {
             is_suspicious: evidence.is_suspicious(self.config.cpu_limit, elapsed),
             is_full: evidence.share.map(|_| is_full),

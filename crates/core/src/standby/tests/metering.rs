@@ -113,6 +113,17 @@ fn a_rest_ends_at_once_when_twice_as_much_presses() {
     assert_eq!(metered, looks.collect::<Vec<_>>());
 }
 
+/// What a router forwards may starve somebody.
+#[test]
+fn a_rest_ends_at_once_when_twice_as_much_is_forwarded() {
+    let mut host = Host::new();
+    for _ in 0..100 {
+        host.read(&full_router(50_000, true));
+    }
+    assert!(!host.standby.needs_meter(), "a long rest");
+    assert_eq!(until_metered(&mut host, true, 100_001), 1);
+}
+
 #[test]
 fn a_full_cpu_is_looked_at_until_it_is_full_no_more() {
     let share = |percent| Evidence {
