@@ -15,7 +15,7 @@
 //!   nobody wants the CPU. Where they are three quarters of what comes, frames that the ring or a
 //!   backlog loses, and a full CPU, are no reason: a guard would shed nothing for them. Who waits
 //!   for the CPU in fewer than `READINGS` metered readings in a row does not want it: at a flood's
-//!   beginning whoever ran there waits a moment.
+//!   beginning whoever ran there waits a moment. Nor does who waits for a CPU that hardly receives.
 //! - CPU time is metered only where more presses than could be received within the limit, or
 //!   frames are lost of it: to meter costs as well. A bulk transfer is not metered. Half a second
 //!   that shows nothing ends a look; the next one comes after a second, then after 2, 4, 8 and
@@ -56,6 +56,9 @@ const DEBT_KEPT: Duration = Duration::from_secs(20);
 /// One reading in which a CPU is full, or wanted by others, may be a burst. Three are a third of a
 /// second.
 const READINGS: u32 = 3;
+/// So much of a CPU receiving takes at least where others who want it lack it for that. Where packets
+/// take a few microseconds, somebody waits during all of them, and takes no notice.
+pub const WANTED_SHARE: Fraction = Fraction::from_percent(50);
 /// The quiet grows to so many times what was configured: a minute to about an hour.
 pub const QUIETS_MAX: u32 = 64;
 /// Attached again within so many quiets, it comes back soon.
@@ -117,7 +120,7 @@ pub struct Evidence {
     pub forwarded: u64,
     /// The part of the busiest CPU's time that receiving took; `None` if it was not metered.
     pub share: Option<Fraction>,
-    /// Others want a CPU that receives.
+    /// Others want a CPU of which receiving took [`WANTED_SHARE`] or more.
     pub is_wanted: bool,
     /// Packets that the attached program discarded or answered.
     pub judged: u64,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use plimsoll_core::config::{ConfigError, Fraction};
-use plimsoll_core::standby::{Config, Evidence, Order, Sign, Standby};
+use plimsoll_core::standby::{Config, Evidence, Order, Sign, Standby, WANTED_SHARE};
 use plimsoll_core::time;
 use plimsoll_kernel::counters::losses::{LossReader, Losses};
 use plimsoll_kernel::error::os;
@@ -114,11 +114,14 @@ impl Standing {
     pub(super) fn on_regulated(&mut self, seen: &Regulated) {
         let now = (seen.at, seen.readings.clone());
         let before = self.cpus.replace(now);
-        self.is_wanted |= !seen.wanted.is_empty();
         if let Some((at, readings)) = before.filter(|_| seen.is_metered) {
-            let busiest = busiest(&readings, &seen.readings, seen.at - at);
+            let shares = || shares(&readings, &seen.readings, seen.at - at);
+            let busiest = shares().map(|(_, share)| share).max();
+            let busiest = busiest.unwrap_or(Fraction::NONE);
             self.share = self.share.max(Some(busiest));
             self.share_seen = busiest;
+            self.is_wanted |=
+                shares().any(|(cpu, share)| share >= WANTED_SHARE && seen.wanted.contains(&cpu));
         }
     }
 
@@ -216,13 +219,57 @@ fn is_slowed(interface: &str) -> bool {
     link.is_some_and(|link| link.kind.as_deref() == Some("veth"))
 }
 
-/// The part of its time that receiving took of the CPU where it took most.
-fn busiest(before: &[CpuReading], now: &[CpuReading], elapsed: Duration) -> Fraction {
-    let network = now.iter().filter_map(|later| {
+/// The part of its time that receiving took of each CPU.
+fn shares<'a>(
+    before: &'a [CpuReading],
+    now: &'a [CpuReading],
+    elapsed: Duration,
+) -> impl Iterator<Item = (u32, Fraction)> + 'a {
+    now.iter().filter_map(move |later| {
         let earlier = before.iter().find(|earlier| earlier.cpu == later.cpu)?;
-        Some(later.since(earlier).network)
-    });
-    let most = network.max().unwrap_or_default();
-    let ppm = most.as_nanos() * 1_000_000 / elapsed.as_nanos().max(1);
-    Fraction::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX).min(1_000_000))
+        let network = later.since(earlier).network;
+        let ppm = network.as_nanos() * 1_000_000 / elapsed.as_nanos().max(1);
+        let share = Fraction::from_ppm(u32::try_from(ppm).unwrap_or(u32::MAX).min(1_000_000));
+        Some((later.cpu, share))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Receiving that took microseconds was waited for all the time by what it interrupted, on a
+    /// CPU beside a full router's. So the program was attached, and cost the router a tenth.
+    #[test]
+    fn who_waits_for_a_cpu_that_hardly_receives_wants_nothing() {
+        for (receiving, is_wanted) in [([MS / 1000, MS * 99], false), ([MS * 60, MS * 99], true)] {
+            let settings = Settings {
+                standby: Some(true),
+                ..Settings::new("lo")
+            };
+            let mut standing = Standing::start(&settings, false).unwrap().unwrap();
+            let looked = |received: [Duration; 2], at| {
+                let reading = |cpu: u32| {
+                    let mut reading = CpuReading::default();
+                    reading.cpu = cpu;
+                    reading.network_ns = received[cpu as usize].as_nanos() as u64;
+                    reading
+                };
+                Regulated {
+                    at,
+                    readings: vec![reading(0), reading(1)],
+                    wanted: vec![0],
+                    is_metered: true,
+                    ..Regulated::nothing()
+                }
+            };
+            let at = Instant::now();
+            standing.on_regulated(&looked([Duration::ZERO; 2], at));
+            standing.on_regulated(&looked(receiving, at + MS * 100));
+            assert_eq!(standing.is_wanted, is_wanted, "{receiving:?}");
+            assert_eq!(standing.share, Some(Fraction::from_percent(99)));
+        }
+    }
 }
