@@ -54,8 +54,8 @@ pub struct GovernorConfig {
     /// that takes `D` of a CPU, `1 − polling_limit/D` of it. Below it,
     /// [`shedding`](crate::charge::shedding) decides by what a packet is. Only
     /// [`Strategy::Holdoff`] keeps it here, by longer holdoffs; a polling thread is kept to it by
-    /// [`CpuLimit`](crate::cpu_limit::CpuLimit). The whole: never. Default: 95 %, so that no
-    /// process starves.
+    /// [`CpuLimit`](crate::cpu_limit::CpuLimit). The whole: never, the default. Between two runs a
+    /// holdoff leaves processes time, and a thread that polls all the time shares the CPU with them.
     pub polling_limit: Fraction,
     /// CPUs that may receive, from 1 to 8192: so many are kept to `polling_limit`, and have
     /// memory for it from the start. Default: 8192.
@@ -115,7 +115,7 @@ impl Default for GovernorConfig {
 
 impl GovernorConfig {
     /// The default of [`polling_limit`](Self::polling_limit).
-    pub const POLLING_LIMIT: Fraction = Fraction::from_percent(95);
+    pub const POLLING_LIMIT: Fraction = Fraction::WHOLE;
 
     /// What polling is held to, if anything.
     #[must_use]

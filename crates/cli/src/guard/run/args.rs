@@ -84,7 +84,7 @@ pub(crate) struct Args {
     /// Part of each CPU's time that polling is held to while overload lasts, in percent; not below
     /// `cpu-limit` (by holdoffs only on CPUs that others want)
     ///
-    /// Unless given: `cpu-limit`, or 95 where that is not given either.
+    /// Unless given: `cpu-limit`, or 100 where that is not given either.
     ///
     /// Cost: beyond it the receive ring overflows, whosever packets these are; higher leaves less to
     /// processes. 100 never holds back. Threads (`strategy`) are held to 90 or to `cpu-limit` at most: they are
