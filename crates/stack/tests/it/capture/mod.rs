@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use pcap_file::PcapError;
 use pcap_file::pcap::PcapReader;
 use smoltcp::wire::{EthernetFrame, IpProtocol, Ipv4Packet, TcpPacket, UdpPacket};
 
@@ -36,7 +37,13 @@ impl Capture {
         let mut reader = PcapReader::new(&bytes[..]).unwrap();
         let mut departures = Vec::new();
         while let Some(packet) = reader.next_packet() {
-            let packet = packet.unwrap();
+            let packet = match packet {
+                // The device has written a part of it so far.
+                Err(PcapError::IoError(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    break;
+                }
+                packet => packet.unwrap(),
+            };
             let frame = EthernetFrame::new_checked(&packet.data[..]).unwrap();
             let Ok(ip) = Ipv4Packet::new_checked(frame.payload()) else {
                 continue;
