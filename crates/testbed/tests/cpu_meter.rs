@@ -26,6 +26,11 @@
 //! misses its bound is repeated, up to 8 times (5 until then), if others took the machine's time
 //! meanwhile or if the machine is seen to stand still of itself. Otherwise the miss stands. (Until
 //! 2026-11-26 each miss was repeated.)
+//!
+//! The truth was wrong on a virtual Intel Xeon (2026-11-27). It stopped 17,000 times a second for
+//! 2.5 µs, for minutes on end, without an interrupt in `/proc/interrupts`. The process took that
+//! for time that it did not have, 16 ms of 400, and each try failed. Now such stops count as its
+//! own, as many as it sees after the window, where it computes alone. The bounds are the same.
 
 #[path = "it/common/mod.rs"]
 #[allow(dead_code, reason = "it uses a part")]
@@ -56,6 +61,8 @@ const WINDOW: Duration = Duration::from_millis(400);
 /// What a hypervisor without help from the processor takes for a timer's interrupt,
 /// before the kernel knows of it.
 const TIMER_EXIT: Duration = Duration::from_micros(8);
+/// A stop of the machine is shorter; the kernel's own tick is longer.
+const STOP_MOST: Duration = Duration::from_micros(10);
 /// What the burner spends on a frame: much longer than the rest of its way.
 const PER_FRAME: Duration = Duration::from_micros(50);
 
@@ -140,15 +147,34 @@ fn computed_in(mut process: Process, spans: &[(Duration, Duration)]) -> Duration
     let mut output = process.take_stdout().unwrap();
     output.read_to_string(&mut stretches).unwrap();
     let time = |text: &str| Duration::from_nanos(text.parse().unwrap());
-    let overlaps = stretches.lines().flat_map(|line| {
+    let stretch = |line: &str| {
         let (began, ended) = line.split_once(' ').unwrap();
-        let (began, ended) = (time(began), time(ended));
+        (time(began), time(ended))
+    };
+    let stretches: Vec<_> = stretches.lines().map(stretch).collect();
+    let overlaps = stretches.iter().flat_map(|&(began, ended)| {
         let overlap = move |&(from, until): &(Duration, Duration)| {
             ended.min(until).saturating_sub(began.max(from))
         };
         spans.iter().map(overlap)
     });
-    overlaps.sum()
+    let had: Duration = overlaps.sum();
+    let quiet = spans.last().unwrap().1 + WINDOW / 20;
+    had.mul_f64(1.0 + stopped(&stretches, quiet))
+}
+
+/// What the machine takes from a process by stops of some microseconds that no event shows, as a
+/// part of what the process has: while it computes alone, from `quiet` on.
+fn stopped(stretches: &[(Duration, Duration)], quiet: Duration) -> f64 {
+    let begin = stretches.partition_point(|(began, _)| *began < quiet);
+    let alone = &stretches[begin..];
+    let had: Duration = alone.iter().map(|(began, ended)| *ended - *began).sum();
+    let stops = alone.windows(2).map(|pair| pair[1].0 - pair[0].1);
+    let stops: Duration = stops.filter(|stop| *stop < STOP_MOST).sum();
+    if had < WINDOW / 8 {
+        return 0.0;
+    }
+    stops.as_secs_f64() / had.as_secs_f64()
 }
 
 /// Sends datagrams to the test host for a window, one after each `pause`, and returns
