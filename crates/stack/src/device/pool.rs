@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crossbeam_queue::ArrayQueue;
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 
 mod allocator;
 
@@ -71,6 +71,10 @@ impl Pool {
     /// Memory for `chunks` frames of up to `chunk_bytes` each, headroom
     /// included. All of it is taken now.
     ///
+    /// Children of this process do not inherit it (`MADV_DONTFORK`), and must not touch a frame:
+    /// fork(2) would copy each chunk that the kernel holds, and this process's threads wait
+    /// meanwhile if they fault.
+    ///
     /// # Errors
     ///
     /// There is not that much memory.
@@ -85,11 +89,14 @@ impl Pool {
         assert!(count > 0, "a pool without chunks");
         let mut options = MmapOptions::new();
         options.len(chunks * chunk_bytes);
-        // Miri maps nothing with a flag for it.
+        // Miri maps nothing with a flag for it, and takes no advice.
         if cfg!(not(miri)) {
             options.populate();
         }
         let map = options.map_anon()?;
+        if cfg!(not(miri)) {
+            map.advise(Advice::DontFork)?;
+        }
         let free = ArrayQueue::new(chunks);
         for chunk in 0..count {
             let _ = free.push(chunk);
@@ -314,6 +321,28 @@ mod tests {
         assert_eq!((frames.len(), pool.available()), (4, 0));
         drop(frames);
         assert_eq!(pool.available(), 4);
+    }
+
+    /// A child that the kernel made copies of the pool's chunks for held up all threads that
+    /// faulted meanwhile, for 10 ms of two routers.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri takes no advice about memory")]
+    fn children_do_not_inherit_a_pool() {
+        let pool = pool();
+        let address = pool.memory.as_ptr() as u64;
+        let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut is_its = false;
+        let flags = mappings.lines().find_map(|line| {
+            if let Some((start, rest)) = line.split_once('-')
+                && let Ok(start) = u64::from_str_radix(start, 16)
+            {
+                let end = rest.split(' ').next().unwrap();
+                is_its = (start..u64::from_str_radix(end, 16).unwrap()).contains(&address);
+            }
+            line.strip_prefix("VmFlags:").filter(|_| is_its)
+        });
+        let flags = flags.expect("the pool is mapped");
+        assert!(flags.split(' ').any(|flag| flag == "dc"), "{flags}");
     }
 
     /// TB-46: each takes one chunk from the same list, so no size costs more than another.

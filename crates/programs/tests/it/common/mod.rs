@@ -56,7 +56,9 @@ pub(crate) fn on_each_path(test: impl Fn(DataPath) + Sync) {
     thread::scope(|scope| {
         for path in PATHS {
             let test = &test;
-            scope.spawn(move || test(path));
+            // The name is told if it fails.
+            let thread = thread::Builder::new().name(format!("{path:?}"));
+            thread.spawn_scoped(scope, move || test(path)).unwrap();
         }
     });
 }
