@@ -121,6 +121,10 @@ pub struct TcpConfig {
     /// Segments that may wait for the TCP thread, per connection; at least 1. More
     /// than a receive buffer's worth only wait in vain. Default 64.
     pub channel_segments: u32,
+    /// A listener whose places half-open connections have filled answers SYNs without keeping
+    /// anything (SYN cookies, RFC 4987), 20,000 a second. Such connections know no window scaling.
+    /// Default yes.
+    pub syn_cookies: bool,
     /// How connections send, until [`TcpStream::set_pacing`](crate::TcpStream::set_pacing)
     /// says otherwise. Default [`Pacing::Off`].
     pub pacing: Pacing,
@@ -138,6 +142,7 @@ impl Default for TcpConfig {
             connections_max: 256,
             buffer_bytes: 64 << 10,
             channel_segments: 64,
+            syn_cookies: true,
             pacing: Pacing::Off,
             wake_up: Duration::ZERO,
         }

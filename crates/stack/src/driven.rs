@@ -65,6 +65,19 @@ impl Driven {
         Self::with_addresses(path, false)
     }
 
+    /// With a listener that discards what is beyond its backlog.
+    ///
+    /// # Panics
+    ///
+    /// As [`new`](Self::new).
+    #[must_use]
+    pub fn without_cookies(path: &str) -> Self {
+        let (cable, device) = SimulatedDevice::pair(&link()).expect("memory");
+        let mut config = config(path);
+        config.tcp.syn_cookies = false;
+        Self::on(cable, device, &config)
+    }
+
     fn with_addresses(path: &str, owns_address: bool) -> Self {
         let link = SimulatedConfig {
             owns_address,

@@ -31,8 +31,10 @@ pub enum Outcome {
     Closed,
     /// The shared IP queue was full (receive path `eager` only).
     IpQueueFull,
-    /// A SYN beyond its listener's backlog.
+    /// A SYN beyond its listener's backlog, discarded.
     Backlog,
+    /// A SYN beyond its listener's backlog, answered with a cookie.
+    SynCookie,
     /// For a local port where nobody listens.
     ClosedPort,
     /// For a socket that is connected to somebody else.
@@ -60,7 +62,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// All of them, in the order of [`Counts`].
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Delivered,
         Self::Reassembled,
         Self::Control,
@@ -70,6 +72,7 @@ impl Outcome {
         Self::Closed,
         Self::IpQueueFull,
         Self::Backlog,
+        Self::SynCookie,
         Self::ClosedPort,
         Self::OtherPeer,
         Self::Group,
@@ -96,6 +99,7 @@ impl Outcome {
             Self::Closed => "closed",
             Self::IpQueueFull => "ip_queue_full",
             Self::Backlog => "backlog",
+            Self::SynCookie => "syn_cookie",
             Self::ClosedPort => "closed_port",
             Self::OtherPeer => "other_peer",
             Self::Group => "group",

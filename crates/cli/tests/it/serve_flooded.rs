@@ -154,6 +154,8 @@ struct Progress {
     answers: u64,
     /// SYNs that found no place.
     refused: u64,
+    /// Those that were answered with a cookie.
+    cookies: u64,
 }
 
 fn progress() -> Progress {
@@ -173,18 +175,26 @@ fn progress() -> Progress {
         refused: sum(packets, "outcome=\"backlog\"")
             + sum(packets, "outcome=\"full\"")
             + sum("plimsoll_serve_lost_packets_total", ""),
+        cookies: sum(packets, "outcome=\"syn_cookie\""),
     }
 }
 
-/// Forged SYNs for the server's port. How many answers others got meanwhile, and the flood's rate.
-fn answers_beside_syns() -> (u64, f64) {
+/// Forged SYNs for the server's port.
+fn flood_of_syns(rate_pps: u32, frames: u32) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     let blast = "blast --interface kernel0 --destination 10.0.0.2 --source 198.18.0.0/16 --syn \
-        --destination-ports 80 --rate 50000 --count 100000 --duration 20 --json -";
+        --destination-ports 80 --duration 20 --json -";
     command.args(blast.split_whitespace());
     command.args(["--destination-mac", STACK_MAC]);
+    command.args(["--rate", &rate_pps.to_string()]);
+    command.args(["--count", &frames.to_string()]);
+    Ended(command.stdout(Stdio::piped()).spawn().unwrap())
+}
+
+/// How many answers others got during a flood, and its rate.
+fn answers_beside_syns() -> (u64, f64) {
     let before = progress().refused;
-    let mut flood = Ended(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut flood = flood_of_syns(50_000, 100_000);
     let (mut first, mut last) = (None, 0);
     loop {
         let now = progress();
@@ -203,29 +213,58 @@ fn answers_beside_syns() -> (u64, f64) {
     (last - first.expect("SYNs found places until the end"), rate)
 }
 
-/// Whoever has a connection keeps it. New ones are shut out by so many SYNs, as there are no SYN
-/// cookies, and come about afterwards.
-#[test]
-fn connections_are_served_beside_forged_syns_for_their_port() {
+/// A server of one page on each of these paths.
+fn with_server(test: impl Fn(&str) + Sync) {
     for path in ["soft-lrp", "ni-lrp"] {
         let in_namespace = || {
             set_up_link();
             let directory = tempfile::tempdir().unwrap();
             fs::write(directory.path().join("index.html"), "<p>hello\n").unwrap();
             let _server = start(&directory.path().display().to_string(), path);
-            let mut wrk = Command::new("wrk");
-            wrk.args("-t 1 -c 8 -d 60s http://10.0.0.2/".split_whitespace());
-            let _wrk = Ended(wrk.stdout(Stdio::null()).spawn().unwrap());
-            let end = Instant::now() + SOON;
-            while progress().answers < 100 {
-                assert!(Instant::now() < end, "{path}: wrk gets nothing");
-            }
-            let (answers, rate) = answers_beside_syns();
-            assert!(answers >= 20, "{path}: {answers} answers");
-            assert!(rate >= SYNS_PPS_MIN, "{path}: {rate} SYN/s are no flood");
-            let page = run("curl -sS --max-time 20 http://10.0.0.2/");
-            assert_eq!(page, "<p>hello\n", "{path}");
+            test(path);
         };
         namespace::in_new(in_namespace).expect("run it as root");
     }
+}
+
+/// Whoever has a connection keeps it, also beside more SYNs than are answered with cookies.
+#[test]
+fn connections_are_served_beside_forged_syns_for_their_port() {
+    with_server(|path| {
+        let mut wrk = Command::new("wrk");
+        wrk.args("-t 1 -c 8 -d 60s http://10.0.0.2/".split_whitespace());
+        let _wrk = Ended(wrk.stdout(Stdio::null()).spawn().unwrap());
+        let end = Instant::now() + SOON;
+        while progress().answers < 100 {
+            assert!(Instant::now() < end, "{path}: wrk gets nothing");
+        }
+        let (answers, rate) = answers_beside_syns();
+        assert!(answers >= 20, "{path}: {answers} answers");
+        assert!(rate >= SYNS_PPS_MIN, "{path}: {rate} SYN/s are no flood");
+        let page = run("curl -sS --max-time 20 http://10.0.0.2/");
+        assert_eq!(page, "<p>hello\n", "{path}");
+    });
+}
+
+/// Each second 128 of 10,000 SYNs find a place of the backlog: one client of 80 would come about
+/// at once without cookies.
+#[test]
+fn new_clients_are_served_beside_forged_syns_for_their_port() {
+    with_server(|path| {
+        let mut flood = flood_of_syns(10_000, 150_000);
+        let end = Instant::now() + SOON;
+        while progress().cookies < 1000 {
+            assert!(Instant::now() < end, "{path}: nobody gets a cookie");
+        }
+        for fetched in 0..20 {
+            let page = run("curl -sS --max-time 20 http://10.0.0.2/");
+            assert_eq!(page, "<p>hello\n", "{path}");
+            let is_over = flood.0.try_wait().unwrap().is_some();
+            assert!(
+                !is_over,
+                "{path}: {} pages in the flood's time",
+                fetched + 1
+            );
+        }
+    });
 }

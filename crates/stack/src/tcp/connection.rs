@@ -18,7 +18,7 @@ use plimsoll_core::demux::ChannelId;
 use plimsoll_core::time::Instant;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
-use smoltcp::wire::{HardwareAddress, IpEndpoint};
+use smoltcp::wire::{HardwareAddress, IpEndpoint, TcpSeqNumber};
 
 use super::follow::Caller;
 use super::listener::Listener;
@@ -222,6 +222,26 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Begins a handshake to whose SYN, which comes `again`, a cookie was the answer. False: there
+    /// is no room for it.
+    pub(super) fn resume(
+        &self,
+        again: Frame,
+        packet: &Packet,
+        cookie: TcpSeqNumber,
+        now: Instant,
+    ) -> bool {
+        let mut inner = self.inner.lock();
+        inner.bring_in(again, packet, now);
+        let answered = inner.emit(now).and_then(|_| inner.wire.begin_at(cookie));
+        answered.inspect(|by| inner.sent.shift(*by)).is_some()
+    }
+
+    /// It is over without a reset, before anybody accepted it.
+    pub(super) fn give_up(&self) -> Event {
+        self.inner.lock().given_up()
+    }
+
     /// Begins to connect; the SYN goes with the first turn.
     pub(super) fn connect(
         host: &Host,
@@ -323,10 +343,7 @@ impl Connection {
         let wanted = inner.listener.as_ref().is_some_and(|one| one.is_full());
         if wanted && now >= self.began + HALF_OPEN {
             // Without a reset: if only our answer was lost, its peer asks again.
-            return Event::Ended {
-                time_wait: false,
-                half_open: inner.listener.take(),
-            };
+            return inner.given_up();
         }
         self.after(&mut inner, host, now);
         inner.event()
@@ -507,6 +524,7 @@ impl Inner {
         if let Some(most) = self.pace.window() {
             self.window.lower(segment, most);
         }
+        self.wire.renumber(segment);
         let queued = self.socket().send_queue();
         let behind = queued > 0 && self.sent.is_behind_a_probe(&frame[packet.payload.clone()]);
         keep_network_layer(&mut frame, packet);

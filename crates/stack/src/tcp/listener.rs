@@ -1,4 +1,4 @@
-//! Listeners: a backlog that is kept at the demultiplexer.
+//! Listeners: a backlog that is kept at the demultiplexer, and cookies for SYNs beyond it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,6 +15,7 @@ use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::time::Instant;
 
 use super::connection::Connection;
+use super::cookie::Answers;
 use super::follow::Caller;
 use super::stream::TcpStream;
 use super::{Endpoint, Tcp};
@@ -51,12 +52,16 @@ pub(super) struct Listener {
     waker: Waker,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
     half_open: usize,
     established: VecDeque<Arc<Connection>>,
     /// The demultiplexer discards SYNs.
     beyond_backlog: bool,
+    /// SYNs beyond the backlog that get a cookie; none are where there are no cookies.
+    answers: Option<Answers>,
+    /// When there will be more of them.
+    timer: Option<Instant>,
     /// Nobody will accept any more.
     closed: bool,
 }
@@ -80,9 +85,45 @@ impl Listener {
         room
     }
 
+    /// The same for one whose handshake ends, but for its connection: half-open ones do not keep
+    /// it out.
+    pub(super) fn reserve_returned(&self) -> bool {
+        let mut waiting = self.waiting.lock();
+        let room = !waiting.closed && waiting.established.len() < self.backlog;
+        waiting.half_open += usize::from(room);
+        room
+    }
+
+    /// Whether a SYN without a place is answered with a cookie.
+    pub(super) fn may_answer(&self, host: &Host, now: Instant) -> bool {
+        let mut waiting = self.waiting.lock();
+        let room = !waiting.closed && waiting.established.len() < self.backlog;
+        let answers = waiting.answers.as_mut().filter(|_| room);
+        let is_answered = answers.is_some_and(|answers| answers.take(now));
+        self.tell_demultiplexer(&mut waiting, host);
+        is_answered
+    }
+
+    /// Whether somebody may come back with a cookie.
+    pub(super) fn has_answered(&self, now: Instant) -> bool {
+        let waiting = self.waiting.lock();
+        let answers = waiting.answers.as_ref();
+        answers.is_some_and(|answers| answers.are_awaited(now))
+    }
+
+    /// Its time has come: it may answer again.
+    pub(super) fn on_timer(&self, host: &Host, now: Instant) {
+        let mut waiting = self.waiting.lock();
+        waiting.timer = None;
+        if let Some(answers) = &mut waiting.answers {
+            answers.renew(now);
+        }
+        self.tell_demultiplexer(&mut waiting, host);
+    }
+
     /// No more connections have room.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.lock().beyond_backlog
+        self.waiting.lock().len() >= self.backlog
     }
 
     /// A half-open connection ended.
@@ -101,6 +142,7 @@ impl Listener {
             return connection.abort(host, now);
         }
         waiting.established.push_back(Arc::clone(connection));
+        self.tell_demultiplexer(&mut waiting, host);
         self.waker.wake();
     }
 
@@ -125,9 +167,17 @@ impl Listener {
         self.waker.wake();
     }
 
-    /// Beyond the backlog SYNs end at the demultiplexer.
+    /// Beyond the backlog SYNs end at the demultiplexer, but those that get a cookie.
     fn tell_demultiplexer(&self, waiting: &mut Waiting, host: &Host) {
-        let beyond = waiting.len() >= self.backlog;
+        let is_full = waiting.len() >= self.backlog;
+        let answers = waiting.answers.as_ref();
+        let answers = answers.filter(|_| waiting.established.len() < self.backlog);
+        let renewed_at = answers.and_then(Answers::renewed_at);
+        let beyond = is_full && (answers.is_none() || renewed_at.is_some());
+        if let (true, Some(at), None, false) = (beyond, renewed_at, waiting.timer, waiting.closed) {
+            host.tcp.set_timer(self.channel, None, at);
+            waiting.timer = Some(at);
+        }
         if beyond != waiting.beyond_backlog {
             waiting.beyond_backlog = beyond;
             host.table.lock().set_beyond_backlog(self.local, beyond);
@@ -221,7 +271,14 @@ impl TcpListener {
             backlog,
             in_device: Mutex::new(in_device),
             consumer: Mutex::new(bound.consumer),
-            waiting: Mutex::default(),
+            waiting: Mutex::new(Waiting {
+                half_open: 0,
+                established: VecDeque::new(),
+                beyond_backlog: false,
+                answers: host.tcp.config.syn_cookies.then(Answers::new),
+                timer: None,
+                closed: false,
+            }),
             waker,
         });
         let endpoint = Endpoint::Listener(Arc::clone(&listener));
@@ -368,14 +425,16 @@ impl Drop for TcpListener {
         if listener.in_device.lock().take().is_none() {
             host.release(Protocol::Tcp, listener.local);
         }
+        let mut waiting = listener.waiting.lock();
+        waiting.closed = true;
+        let unaccepted = std::mem::take(&mut waiting.established);
+        let timer = waiting.timer.take();
+        drop(waiting);
+        host.tcp.give_back(listener.channel, timer, None);
         let mut table = host.table.lock();
         host.tcp.forget(listener.channel);
         table.close(Protocol::Tcp, listener.local, None, listener.channel);
         drop(table);
-        let mut waiting = listener.waiting.lock();
-        waiting.closed = true;
-        let unaccepted = std::mem::take(&mut waiting.established);
-        drop(waiting);
         for connection in unaccepted {
             connection.abort(host, clock::now());
         }

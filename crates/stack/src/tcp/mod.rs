@@ -11,7 +11,8 @@
 //!   falls behind, channels fill, and segments are discarded there (LRP-38).
 //!   Sending happens in the sender's call, unless the connection is paced.
 //! * **Listeners.** Half-open and unaccepted connections count against the
-//!   backlog; beyond it SYNs are discarded at the demultiplexer (LRP-39).
+//!   backlog; beyond it SYNs are discarded at the demultiplexer (LRP-39). Where half-open ones fill
+//!   it, as many SYNs as cost little are answered with a cookie (`cookie`).
 //! * **`ni-lrp`.** The device has a channel for each connection, and takes no more than its
 //!   queue has room for; it discards what is beyond a listener's backlog.
 //! * **Pacing.** A paced connection sends one segment per departure, on the TCP thread
@@ -24,14 +25,15 @@
 //! **Limits.** smoltcp's: no selective acknowledgements as a sender, and a
 //! retransmission timeout of a second at least, so a loss that no later
 //! segment shows costs a second.
-//! No SYN cookies: SYNs of senders that do not exist keep new clients out while there are more of
-//! them each second than the backlog has places. Beyond it they cost the demultiplexer only; a
-//! listener without places ends what has been half-open for a second. The thread's time is charged to
-//! listeners, with all their connections (`account`).
+//! Of more than 20,000 SYNs a second for a full listener, so many are answered, whoever they come
+//! from. A listener without places ends what has been half-open for a second. The thread's time is
+//! charged to listeners, with all their connections (`account`).
 
 mod connection;
+mod cookie;
 mod departures;
 mod follow;
+mod handshake;
 mod listener;
 mod pacing;
 mod reset;

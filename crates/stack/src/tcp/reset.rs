@@ -7,15 +7,15 @@ use std::sync::Arc;
 use plimsoll_core::time::Instant;
 use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{HardwareAddress, IpCidr, IpProtocol, TcpControl, TcpPacket, TcpRepr};
+use smoltcp::wire::{
+    HardwareAddress, IpCidr, IpProtocol, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+};
 
 use super::wire::Wire;
-use crate::device::{Capabilities, Frame, HEADROOM_BYTES, Pool};
+use crate::device::{Capabilities, Frame, HEADROOM_BYTES, Mac, Pool};
 use crate::outcome::Outcome;
 use crate::wire::packet::{self, Packet, Part};
 use crate::wire::{ETHERNET_BYTES, emit};
-
-const TCP_BYTES: usize = 20;
 
 /// An interface without sockets: whatever it is given, it resets.
 pub(crate) struct Resetter {
@@ -81,21 +81,36 @@ pub(super) fn instant(now: Instant) -> smoltcp::time::Instant {
 /// Acknowledges once more what the peer of a connection in `TIME_WAIT` sent,
 /// from that segment alone: the peer acknowledged all that we ever sent, so its
 /// acknowledgement is our sequence number.
-pub(super) fn acknowledge_again(frame: &Frame, packet: &Packet, pool: &Arc<Pool>) -> Option<Frame> {
+pub(super) fn acknowledge_again(
+    frame: &Frame,
+    packet: &Packet,
+    mac: Mac,
+    pool: &Arc<Pool>,
+) -> Option<Frame> {
     let segment = TcpPacket::new_checked(&frame[packet.payload.clone()]).ok()?;
-    let (from, to) = (packet.source.into(), packet.destination.into());
     // A bare acknowledgement is not acknowledged, or two would do so for ever.
     let occupies = segment.segment_len() > 0;
     if segment.rst() || segment.syn() || !occupies {
         return None;
     }
-    let ack_number = segment.seq_number() + segment.segment_len();
     let answer = TcpRepr {
-        src_port: segment.dst_port(),
-        dst_port: segment.src_port(),
         control: TcpControl::None,
         seq_number: segment.ack_number(),
-        ack_number: Some(ack_number),
+        ack_number: Some(segment.seq_number() + segment.segment_len()),
+        window_len: 0,
+        ..plain(segment.dst_port(), segment.src_port())
+    };
+    framed(&answer, (packet.destination, packet.source), mac, pool)
+}
+
+/// A segment without options and data, of which the rest is to be said.
+pub(super) const fn plain(from: u16, to: u16) -> TcpRepr<'static> {
+    TcpRepr {
+        src_port: from,
+        dst_port: to,
+        control: TcpControl::None,
+        seq_number: TcpSeqNumber(0),
+        ack_number: None,
         window_len: 0,
         window_scale: None,
         max_seg_size: None,
@@ -103,19 +118,25 @@ pub(super) fn acknowledge_again(frame: &Frame, packet: &Packet, pool: &Arc<Pool>
         sack_ranges: [None, None, None],
         timestamp: None,
         payload: &[],
-    };
-    let headers = ETHERNET_BYTES + emit::network_bytes(packet.source);
-    let mut frame = pool.take()?;
-    frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + headers + TCP_BYTES);
-    let mut bytes = TcpPacket::new_unchecked(&mut frame[headers..]);
-    answer.emit(&mut bytes, &to, &from, &ChecksumCapabilities::default());
-    Some(frame)
+    }
 }
 
-/// Puts Ethernet and IP headers in front of such an answer.
-pub(super) fn wrap(frame: &mut Frame, packet: &Packet, mac: crate::device::Mac) {
-    let ends = (packet.destination, packet.source);
-    emit::write_headers(frame, mac, ends, IpProtocol::Tcp, None);
+/// A segment without data from one address to another, on the link from `mac`; nothing if there
+/// is no free frame.
+pub(super) fn framed(
+    segment: &TcpRepr<'_>,
+    ends: (IpAddr, IpAddr),
+    mac: Mac,
+    pool: &Arc<Pool>,
+) -> Option<Frame> {
+    let headers = ETHERNET_BYTES + emit::network_bytes(ends.0);
+    let mut frame = pool.take()?;
+    frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + headers + segment.header_len());
+    let mut bytes = TcpPacket::new_unchecked(&mut frame[headers..]);
+    let (from, to) = (ends.0.into(), ends.1.into());
+    segment.emit(&mut bytes, &from, &to, &ChecksumCapabilities::default());
+    emit::write_headers(&mut frame, mac, ends, IpProtocol::Tcp, None);
+    Some(frame)
 }
 
 /// What a segment for nobody is: a request for a connection, or not.

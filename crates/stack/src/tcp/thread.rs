@@ -12,9 +12,12 @@ use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::time::Instant;
 use plimsoll_kernel::scheduling::Level;
 use plimsoll_timers::{Backup, TimerFd};
+use smoltcp::wire::TcpSeqNumber;
 
 use super::connection::{Connection, Event};
+use super::cookie::{Cookies, Syn};
 use super::follow::{Caller, Follower};
+use super::handshake;
 use super::listener::Listener;
 use super::reset::{self, Resetter};
 use super::{Endpoint, Tcp};
@@ -26,6 +29,7 @@ use crate::host::Host;
 use crate::outcome::Outcome;
 use crate::table::{Arrived, TIME_WAIT};
 use crate::wait;
+use crate::wire::datagram;
 use crate::wire::packet::Packet;
 
 /// Segments of a connection, of a listener or of `TIME_WAIT` that one turn takes.
@@ -35,6 +39,7 @@ pub(super) const TURN_SEGMENTS: usize = 64;
 pub(crate) struct Worker {
     host: Arc<Host>,
     tally: Arc<Account>,
+    cookies: Cookies,
     time_wait: PooledConsumer<Arrived>,
     resetter: Resetter,
     out: Batch,
@@ -57,6 +62,7 @@ impl Worker {
         }
         Ok(Self {
             tally: host.book.open(Owner::TcpOther),
+            cookies: Cookies::new().map_err(Error::io("ask for random numbers"))?,
             resetter: Resetter::new(host.device.pool(), &host.capabilities),
             host: Arc::clone(host),
             time_wait,
@@ -123,10 +129,14 @@ impl Worker {
         }
         self.round = round;
         while let Some(channel) = self.tcp().take_due(now) {
-            if let Some(Endpoint::Connection(connection)) = self.tcp().endpoint(channel) {
-                self.work_for(channel, &connection.owner);
-                let event = connection.on_timer(&self.host, now);
-                self.settle(&connection, event, now);
+            match self.tcp().endpoint(channel) {
+                Some(Endpoint::Connection(connection)) => {
+                    self.work_for(channel, &connection.owner);
+                    let event = connection.on_timer(&self.host, now);
+                    self.settle(&connection, event, now);
+                }
+                Some(Endpoint::Listener(listener)) => listener.on_timer(&self.host, now),
+                None => {}
             }
         }
         self.send_departures();
@@ -253,9 +263,8 @@ impl Worker {
             }
             return self.tally.count(Outcome::Control);
         }
-        let pool = self.host.device.pool();
-        if let Some(mut answer) = reset::acknowledge_again(&frame, packet, pool) {
-            reset::wrap(&mut answer, packet, self.host.egress.mac);
+        let (mac, pool) = (self.host.egress.mac, self.host.device.pool());
+        if let Some(answer) = reset::acknowledge_again(&frame, packet, mac, pool) {
             self.answer(answer, packet, now);
         }
         self.tally.count(Outcome::Control);
@@ -286,19 +295,21 @@ impl Worker {
             let event = connection.receive_one(&self.host, frame, &packet, now);
             return self.settle(&connection, event, now);
         }
-        match listener {
-            Some(listener) if reset::is_syn(&frame, &packet) => {
-                self.open(listener, ends, (frame, &packet), now);
+        let cookie = listener
+            .filter(|listener| listener.has_answered(now))
+            .and_then(|_| self.returned(&frame, &packet, ends, now));
+        match (listener, cookie) {
+            (Some(listener), _) if reset::is_syn(&frame, &packet) => {
+                return self.open(listener, ends, (frame, &packet), now);
             }
-            _ => {
-                match listener {
-                    Some(listener) => listener.account.count(Outcome::Control),
-                    None => self.tally.count(Outcome::ClosedPort),
-                }
-                if let Some(reset) = self.resetter.reset(frame, &packet, now) {
-                    self.answer(reset, &packet, now);
-                }
+            (Some(listener), Some(cookie)) => {
+                return self.resume(listener, cookie, (frame, &packet), now);
             }
+            (Some(listener), None) => listener.account.count(Outcome::Control),
+            (None, _) => self.tally.count(Outcome::ClosedPort),
+        }
+        if let Some(reset) = self.resetter.reset(frame, &packet, now) {
+            self.answer(reset, &packet, now);
         }
     }
 
@@ -312,7 +323,7 @@ impl Worker {
         }
     }
 
-    /// A new connection, if the backlog has room.
+    /// A new connection if the backlog has room, or an answer of which nothing is kept.
     fn open(
         &mut self,
         listener: &Arc<Listener>,
@@ -321,23 +332,101 @@ impl Worker {
         now: Instant,
     ) {
         if !listener.reserve(&self.host) {
+            return self.answer_with_cookie(listener, ends, (&frame, packet), now);
+        }
+        if let Some(connection) = self.admit(listener, ends) {
+            let event = connection.receive_one(&self.host, frame, packet, now);
+            self.begin(&connection, event, now);
+        }
+    }
+
+    fn answer_with_cookie(
+        &mut self,
+        listener: &Arc<Listener>,
+        ends: (SocketAddr, SocketAddr),
+        (frame, packet): (&Frame, &Packet),
+        now: Instant,
+    ) {
+        let syn = handshake::requested(frame, packet, ends);
+        let syn = syn.filter(|_| datagram::is_answerable(packet));
+        let Some(syn) = syn.filter(|_| listener.may_answer(&self.host, now)) else {
+            return listener.account.count(Outcome::Backlog);
+        };
+        listener.account.count(Outcome::SynCookie);
+        let cookie = self.cookies.cookie(&syn, now);
+        let (egress, pool) = (&self.host.egress, self.host.device.pool());
+        let link = (egress.mac, egress.mtu);
+        let window = self.tcp().config.buffer_bytes;
+        // Without a free frame it is lost, and its client asks again.
+        if let Some(answer) = handshake::answer(&syn, cookie, link, window, pool) {
+            self.answer(answer, packet, now);
+        }
+    }
+
+    /// The SYN that a segment's cookie stands for, and the cookie.
+    fn returned(
+        &self,
+        frame: &Frame,
+        packet: &Packet,
+        ends: (SocketAddr, SocketAddr),
+        now: Instant,
+    ) -> Option<(Syn, TcpSeqNumber)> {
+        let (syn, cookie) = handshake::returned(frame, packet, ends)?;
+        let syn = self.cookies.syn(&syn, cookie, now)?;
+        Some((syn, cookie))
+    }
+
+    /// A new connection of whose SYN a cookie is all that was kept. Without a place its client
+    /// sends again what it has to say.
+    fn resume(
+        &mut self,
+        listener: &Arc<Listener>,
+        (syn, cookie): (Syn, TcpSeqNumber),
+        (frame, packet): (Frame, &Packet),
+        now: Instant,
+    ) {
+        if !listener.reserve_returned() {
             return listener.account.count(Outcome::Backlog);
         }
-        let connection = match self.make(listener, ends) {
-            Ok(connection) => Arc::new(connection),
-            Err(_) => {
-                // No channel is left.
-                listener.unreserve(&self.host);
-                return listener.account.count(Outcome::Backlog);
-            }
+        let Some(connection) = self.admit(listener, (syn.local, syn.remote)) else {
+            return;
         };
+        let again = handshake::again(&syn, &frame, packet, self.host.device.pool());
+        let parsed = again.and_then(|again| Some((reset::parse(&again, true).ok()?.0, again)));
+        let is_begun =
+            parsed.is_some_and(|(its, again)| connection.resume(again, &its, cookie, now));
+        let event = if is_begun {
+            connection.receive_one(&self.host, frame, packet, now)
+        } else {
+            listener.account.count(Outcome::Backlog);
+            connection.give_up()
+        };
+        self.begin(&connection, event, now);
+    }
+
+    /// A connection for the place that was reserved, unless no channel is left.
+    fn admit(
+        &mut self,
+        listener: &Arc<Listener>,
+        ends: (SocketAddr, SocketAddr),
+    ) -> Option<Arc<Connection>> {
+        let Ok(connection) = self.make(listener, ends) else {
+            listener.unreserve(&self.host);
+            listener.account.count(Outcome::Backlog);
+            return None;
+        };
+        let connection = Arc::new(connection);
         let endpoint = Endpoint::Connection(Arc::clone(&connection));
         let channel = connection.channel;
         self.tcp().endpoints.lock().insert(channel, endpoint);
-        let event = connection.receive_one(&self.host, frame, packet, now);
-        self.settle(&connection, event, now);
+        Some(connection)
+    }
+
+    /// Acts on a connection's first segment.
+    fn begin(&mut self, connection: &Arc<Connection>, event: Event, now: Instant) {
+        self.settle(connection, event, now);
         // Its first arrival is to be noticed.
-        self.tcp().ready.push(channel);
+        self.tcp().ready.push(connection.channel);
     }
 
     fn make(

@@ -6,8 +6,11 @@ use smoltcp::phy::{
     Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken,
 };
 use smoltcp::time::Instant;
-use smoltcp::wire::{IpVersion, Ipv4Packet, Ipv6Packet, TcpOption, TcpPacket, TcpSeqNumber};
+use smoltcp::wire::{
+    IpProtocol, IpVersion, Ipv4Packet, Ipv6Packet, TcpOption, TcpPacket, TcpSeqNumber,
+};
 
+use super::handshake;
 use crate::device::{Batch, Capabilities, Frame, HEADROOM_BYTES, Mac, Pool};
 use crate::wire::{ETHERNET_BYTES, emit};
 
@@ -18,6 +21,9 @@ pub(super) struct Wire {
     pool: Arc<Pool>,
     mac: Mac,
     mtu: usize,
+    /// By how much the numbers of what is sent are greater than the socket's: its own first one is
+    /// not the cookie that the peer had.
+    shift: i32,
     /// Its range is the IP packet.
     pub(super) inbound: Option<Frame>,
     pub(super) outbound: Batch,
@@ -29,8 +35,25 @@ impl Wire {
             pool: Arc::clone(pool),
             mac: capabilities.mac,
             mtu: capabilities.mtu,
+            shift: 0,
             inbound: None,
             outbound: Batch::new(),
+        }
+    }
+
+    /// The peer had its answer before, with `cookie` in it: the one that the socket gave is taken
+    /// back, and all that follows is numbered from the cookie. Returns by how much it differs.
+    pub(super) fn begin_at(&mut self, cookie: TcpSeqNumber) -> Option<i32> {
+        let answer = self.outbound.pop_back()?;
+        let first = segment_of(&answer)?.seq_number();
+        self.shift = cookie.0.wrapping_sub(first.0);
+        Some(self.shift)
+    }
+
+    /// A segment of the peer's, as the socket would have it.
+    pub(super) fn renumber(&self, segment: &mut [u8]) {
+        if self.shift != 0 {
+            handshake::shift_back(segment, self.shift);
         }
     }
 
@@ -39,6 +62,7 @@ impl Wire {
             frame,
             pool: &self.pool,
             mac: self.mac,
+            shift: self.shift,
             outbound: &mut self.outbound,
         }
     }
@@ -64,6 +88,7 @@ pub(super) struct Outbound<'a> {
     frame: Option<Frame>,
     pool: &'a Arc<Pool>,
     mac: Mac,
+    shift: i32,
     outbound: &'a mut Batch,
 }
 
@@ -77,6 +102,11 @@ impl TxToken for Outbound<'_> {
         };
         frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + ETHERNET_BYTES + length);
         let built = build(&mut frame[ETHERNET_BYTES..]);
+        if self.shift != 0
+            && let Some(start) = segment_start(&frame[ETHERNET_BYTES..])
+        {
+            handshake::shift(&mut frame[ETHERNET_BYTES + start..], self.shift);
+        }
         emit::write_link(&mut frame, self.mac);
         self.outbound.push_back(frame);
         built
@@ -128,6 +158,21 @@ fn segment_of(frame: &Frame) -> Option<TcpPacket<&[u8]>> {
     TcpPacket::new_checked(segment).ok()
 }
 
+/// Where the segment of such a packet begins.
+fn segment_start(packet: &[u8]) -> Option<usize> {
+    let (protocol, start) = match IpVersion::of_packet(packet).ok()? {
+        IpVersion::Ipv4 => {
+            let packet = Ipv4Packet::new_checked(packet).ok()?;
+            (packet.next_header(), packet.header_len().into())
+        }
+        IpVersion::Ipv6 => {
+            let packet = Ipv6Packet::new_checked(packet).ok()?;
+            (packet.next_header(), packet.header_len())
+        }
+    };
+    (protocol == IpProtocol::Tcp).then_some(start)
+}
+
 /// How far a connection has sent, and acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
@@ -154,6 +199,11 @@ impl Sent {
         } else {
             self.repeated = true;
         }
+    }
+
+    /// All of it has greater numbers by so much.
+    pub(super) fn shift(&mut self, by: i32) {
+        self.end = self.end.map(|end| TcpSeqNumber(end.0.wrapping_add(by)));
     }
 
     /// Whether something was sent again since this was asked.

@@ -11,19 +11,19 @@ use plimsoll_stack::driven::Driven;
 use plimsoll_stack::{Outcome, Owner, TcpStream};
 use smoltcp::wire::{EthernetFrame, IpProtocol, Ipv4Packet, TcpPacket};
 
-const SERVER: &str = "10.0.0.2:80";
+pub(crate) const SERVER: &str = "10.0.0.2:80";
 
 /// What the stack sent to a peer.
 #[derive(Clone, Debug)]
-struct Segment {
-    sequence: u32,
+pub(crate) struct Segment {
+    pub(crate) sequence: u32,
     acknowledges: u32,
-    syn: bool,
+    pub(crate) syn: bool,
     fin: bool,
-    rst: bool,
+    pub(crate) rst: bool,
     to_port: u16,
     to_mac: [u8; 6],
-    payload: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// All TCP segments that the stack sent since this was asked.
@@ -52,19 +52,19 @@ fn sent(driven: &mut Driven) -> Vec<Segment> {
 }
 
 /// A peer.
-struct Peer {
+pub(crate) struct Peer {
     address: IpAddr,
     /// Where its segments come from on the link.
     mac: [u8; 6],
     port: u16,
     /// What it sends next, and what it expects.
-    sequence: u32,
-    expected: u32,
+    pub(crate) sequence: u32,
+    pub(crate) expected: u32,
 }
 
 impl Peer {
     /// At 10.0.0.1.
-    fn new(port: u16) -> Self {
+    pub(crate) fn new(port: u16) -> Self {
         Self {
             address: "10.0.0.1".parse().unwrap(),
             mac: [2, 0, 0, 0, 0, 1],
@@ -74,7 +74,7 @@ impl Peer {
         }
     }
 
-    fn frame(&self, flags: TcpFlags, payload: &[u8]) -> Vec<u8> {
+    pub(crate) fn frame(&self, flags: TcpFlags, payload: &[u8]) -> Vec<u8> {
         let server: SocketAddr = SERVER.parse().unwrap();
         Packet::new(self.address, server.ip())
             .macs(self.mac, [0xff; 6])
@@ -83,7 +83,7 @@ impl Peer {
     }
 
     /// The segment reaches the stack, which does what is due at once.
-    fn send(&mut self, driven: &mut Driven, flags: TcpFlags, payload: &[u8]) {
+    pub(crate) fn send(&mut self, driven: &mut Driven, flags: TcpFlags, payload: &[u8]) {
         bring_in(driven, &self.frame(flags, payload));
         self.sequence += payload.len() as u32 + u32::from(flags.syn) + u32::from(flags.fin);
     }
@@ -96,7 +96,7 @@ impl Peer {
     }
 
     /// What the stack sent to it, which it takes.
-    fn take(&mut self, driven: &mut Driven) -> Vec<Segment> {
+    pub(crate) fn take(&mut self, driven: &mut Driven) -> Vec<Segment> {
         let mine = sent(driven).into_iter();
         let mine: Vec<_> = mine.filter(|one| one.to_port == self.port).collect();
         for segment in &mine {
@@ -176,7 +176,7 @@ fn a_damaged_segment_changes_nothing() {
 /// instead of asking again.
 #[test]
 fn a_full_listener_ends_what_has_been_half_open_for_a_second() {
-    let mut driven = Driven::new("soft-lrp");
+    let mut driven = Driven::without_cookies("soft-lrp");
     let syn = |driven: &mut Driven, port| {
         let mut peer = Peer::new(port);
         peer.send(driven, TcpFlags::SYN, &[]);

@@ -138,6 +138,14 @@ impl Inner {
         self.owed_since.map(|since| since + patience)
     }
 
+    /// Its place goes to another.
+    pub(super) fn given_up(&mut self) -> Event {
+        Event::Ended {
+            time_wait: false,
+            half_open: self.listener.take(),
+        }
+    }
+
     /// What the connection has come to.
     pub(super) fn event(&mut self) -> Event {
         if self.consumer.is_none() {
@@ -156,10 +164,7 @@ impl Inner {
                 half_open: self.listener.take(),
             },
             // A listening socket that was reset in its handshake listens again.
-            State::Closed | State::Listen => Event::Ended {
-                time_wait: false,
-                half_open: self.listener.take(),
-            },
+            State::Closed | State::Listen => self.given_up(),
             State::SynSent | State::SynReceived => Event::None,
             _ => {
                 // That was the handshake's.

@@ -1,0 +1,247 @@
+//! SYN cookies: a listener whose places half-open connections have filled answers SYNs, and keeps
+//! nothing of them.
+//!
+//! **Intuition.** SYNs of senders that do not exist fill a backlog of any length. What the listener
+//! would have to remember of a SYN fits into the first sequence number of its answer, and whoever
+//! gets the answer brings that back. So a handshake's end makes a connection of which nothing was
+//! known before.
+//!
+//! **Source.** RFC 4987, section 3.6 and appendix A. The rate is ours.
+//!
+//! **Rules.**
+//! 1. A cookie holds when it was made (5 bits, in units of 64 s), the client's largest segment (3
+//!    bits, one of [`SEGMENT_BYTES`]), and 24 bits of a keyed hash of these, of both ends and of
+//!    the client's first sequence number. It is good in the unit it was made in and the next.
+//! 2. A listener answers [`ANSWERS`] SYNs in each [`PERIOD`]: 20,000 a second. What comes beyond
+//!    ends at the demultiplexer (Druschel & Banga, section 3.4), so that a flood takes some
+//!    percent of a CPU and no more.
+//!
+//! **Limits.** No other option of the SYN is kept: windows stay below 64 KiB. Whoever sends 2^23
+//! made-up acknowledgements has one connection. If a client's last segment of the handshake is
+//! lost and it waits for the server to speak first, it waits in vain.
+
+use std::hash::Hasher;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use plimsoll_core::time::Instant;
+use siphasher::sip::SipHasher24;
+use smoltcp::wire::TcpSeqNumber;
+
+/// Largest segments that a cookie can say: what IPv4 and IPv6 take at least, usual tunnels,
+/// Ethernet, and jumbo frames.
+const SEGMENT_BYTES: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1460, 8940];
+const HASH_BITS: u32 = 24;
+const CLASS_BITS: u32 = 3;
+/// A unit of a cookie's age, of which it counts 32.
+const UNIT: Duration = Duration::from_secs(64);
+const UNITS: u64 = 32;
+
+/// SYNs that a listener without places answers in a [`PERIOD`].
+const ANSWERS: u32 = 100;
+const PERIOD: Duration = Duration::from_millis(5);
+
+/// A SYN as far as its cookie knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Syn {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    /// The client's first sequence number.
+    pub(super) sequence: TcpSeqNumber,
+    /// The largest segment that it takes.
+    pub(super) segment_bytes: u16,
+}
+
+/// Makes cookies and knows them again.
+#[derive(Debug)]
+pub(super) struct Cookies {
+    key: [u8; 16],
+}
+
+impl Cookies {
+    pub(super) fn new() -> io::Result<Self> {
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(io::Error::other)?;
+        Ok(Self { key })
+    }
+
+    /// The first sequence number of the answer to a SYN.
+    pub(super) fn cookie(&self, syn: &Syn, now: Instant) -> TcpSeqNumber {
+        // Whoever takes less than the least must take that (RFC 9293, 3.7.1).
+        let class = SEGMENT_BYTES.partition_point(|bytes| *bytes <= syn.segment_bytes);
+        let class = class.saturating_sub(1) as u32;
+        let told = unit(now) << CLASS_BITS | class;
+        self.tagged(syn, told)
+    }
+
+    /// The SYN to which the cookie was the answer, as far as it is known. `syn.segment_bytes` is
+    /// not looked at.
+    pub(super) fn syn(&self, syn: &Syn, cookie: TcpSeqNumber, now: Instant) -> Option<Syn> {
+        let told = cookie.0.cast_unsigned() >> HASH_BITS;
+        let age = unit(now).wrapping_sub(told >> CLASS_BITS) % UNITS as u32;
+        if age > 1 || self.tagged(syn, told) != cookie {
+            return None;
+        }
+        let class = told as usize % SEGMENT_BYTES.len();
+        Some(Syn {
+            segment_bytes: SEGMENT_BYTES[class],
+            ..*syn
+        })
+    }
+
+    /// What is told, with the hash beneath.
+    fn tagged(&self, syn: &Syn, told: u32) -> TcpSeqNumber {
+        let mut hasher = SipHasher24::new_with_key(&self.key);
+        for end in [syn.local, syn.remote] {
+            match end.ip() {
+                IpAddr::V4(address) => hasher.write(&address.octets()),
+                IpAddr::V6(address) => hasher.write(&address.octets()),
+            }
+            hasher.write_u16(end.port());
+        }
+        hasher.write_i32(syn.sequence.0);
+        hasher.write_u32(told);
+        let hash = hasher.finish() as u32 & ((1 << HASH_BITS) - 1);
+        TcpSeqNumber((told << HASH_BITS | hash).cast_signed())
+    }
+}
+
+fn unit(now: Instant) -> u32 {
+    (now.as_nanos() / UNIT.as_nanos() as u64 % UNITS) as u32
+}
+
+/// How many SYNs one listener may still answer with a cookie.
+#[derive(Debug)]
+pub(super) struct Answers {
+    left: u32,
+    /// When there are all again.
+    next: Instant,
+    /// The last was given then.
+    last: Option<Instant>,
+}
+
+impl Answers {
+    pub(super) const fn new() -> Self {
+        Self {
+            left: ANSWERS,
+            next: Instant::ZERO,
+            last: None,
+        }
+    }
+
+    /// One of them, if any is left.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        self.renew(now);
+        let Some(left) = self.left.checked_sub(1) else {
+            return false;
+        };
+        if self.left == ANSWERS {
+            self.next = now + PERIOD;
+        }
+        self.left = left;
+        self.last = Some(now);
+        true
+    }
+
+    /// There are as many as in the beginning once the time is up.
+    pub(super) fn renew(&mut self, now: Instant) {
+        if now >= self.next {
+            self.left = ANSWERS;
+        }
+    }
+
+    /// When there will be some again, if none is left.
+    pub(super) fn renewed_at(&self) -> Option<Instant> {
+        (self.left == 0).then_some(self.next)
+    }
+
+    /// Whether a cookie may be under way.
+    pub(super) fn are_awaited(&self, now: Instant) -> bool {
+        self.last
+            .is_some_and(|last| now.saturating_since(last) <= 2 * UNIT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::any;
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn syn(port: u16, sequence: i32, segment_bytes: u16) -> Syn {
+        Syn {
+            local: "[fd00::2]:80".parse().unwrap(),
+            remote: SocketAddr::new([10, 0, 0, 1].into(), port),
+            sequence: TcpSeqNumber(sequence),
+            segment_bytes,
+        }
+    }
+
+    proptest! {
+        /// Another client, port or sequence number would need its own hash: of 2^24 one fits.
+        #[test]
+        fn a_cookie_is_good_for_its_syn_alone_and_for_a_while(
+            port in any::<u16>(), sequence in any::<i32>(), bytes in any::<u16>(),
+            made in 0u64..1 << 30, flipped in 0u32..32,
+        ) {
+            let cookies = Cookies { key: [7; 16] };
+            let syn = syn(port, sequence, bytes);
+            let cookie = cookies.cookie(&syn, at(made));
+            let asked = Syn { segment_bytes: 0, ..syn };
+            for age in [0, 63] {
+                let known = cookies.syn(&asked, cookie, at(made + age)).expect("in time");
+                prop_assert!(known.segment_bytes <= bytes.max(SEGMENT_BYTES[0]));
+                prop_assert_eq!(Syn { segment_bytes: bytes, ..known }, syn);
+            }
+            prop_assert_eq!(cookies.syn(&asked, cookie, at(made + 128)), None);
+            let other = TcpSeqNumber(cookie.0 ^ (1 << flipped));
+            prop_assert_eq!(cookies.syn(&asked, other, at(made)), None);
+            let another = Syn { sequence: TcpSeqNumber(sequence ^ 1), ..asked };
+            prop_assert_eq!(cookies.syn(&another, cookie, at(made)), None);
+            let stranger = Cookies { key: [8; 16] };
+            prop_assert_eq!(stranger.syn(&asked, cookie, at(made)), None);
+        }
+    }
+
+    #[test]
+    fn the_largest_segment_that_both_know_is_told() {
+        let cookies = Cookies { key: [7; 16] };
+        for (offered, told) in [
+            (0, 536),
+            (536, 536),
+            (1459, 1440),
+            (1460, 1460),
+            (9000, 8940),
+        ] {
+            let syn = syn(1, 2, offered);
+            let cookie = cookies.cookie(&syn, at(0));
+            let known = cookies.syn(&syn, cookie, at(0)).unwrap();
+            assert_eq!(known.segment_bytes, told);
+        }
+    }
+
+    #[test]
+    fn a_listener_answers_so_many_in_a_period() {
+        let mut answers = Answers::new();
+        let mut now = at(9);
+        assert!(!answers.are_awaited(now));
+        for _ in 0..3 {
+            let taken = (0..1000).filter(|_| answers.take(now)).count();
+            assert_eq!(taken, ANSWERS as usize);
+            let renewed = answers.renewed_at().expect("none is left");
+            assert_eq!(renewed, now + PERIOD);
+            answers.renew(now);
+            assert!(answers.renewed_at().is_some(), "too early");
+            now = renewed;
+            answers.renew(now);
+            assert_eq!(answers.renewed_at(), None);
+        }
+        assert!(answers.are_awaited(now + UNIT) && !answers.are_awaited(now + 3 * UNIT));
+    }
+}
