@@ -74,7 +74,7 @@ impl Driven {
     pub fn without_cookies(path: &str) -> Self {
         let (cable, device) = SimulatedDevice::pair(&link()).expect("memory");
         let mut config = config(path);
-        config.tcp.syn_cookies = false;
+        config.tcp.syn_cookies_per_s = 0;
         Self::on(cable, device, &config)
     }
 

@@ -1,5 +1,6 @@
-//! HTTP beside a flood of SYNs for another port (LRP's figure 5): nginx on the kernel's
-//! sockets, and `plimsoll serve http` on an address of our stack's own.
+//! HTTP beside a flood of SYNs for another port (LRP's figure 5), and new connections beside SYNs
+//! for the server's own: nginx on the kernel's sockets, and `plimsoll serve http` on an address of
+//! our stack's own.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,6 +18,8 @@ use crate::traffic::{SPOOFED_SOURCES, during_flood_of};
 
 /// The flood, in packets per second.
 pub(super) const SYNS_PPS: u64 = 150_000;
+/// Those for the server's port: fewer than our stack answers with cookies, and more.
+pub(super) const OWN_SYNS_PPS: [u64; 2] = [10_000, 100_000];
 const PORT: u16 = 80;
 /// Nobody listens there.
 const OTHER_PORT: u16 = 8080;
@@ -25,6 +28,8 @@ const CONNECTIONS: u32 = 32;
 const SECONDS: u32 = 2;
 /// Two repetitions of a lost SYN.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// Four: beside SYNs for its port, of wrk's first connection as well.
+const PATIENCE_OWN: Duration = Duration::from_secs(32);
 /// Our stack's own, on the link.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
 
@@ -37,6 +42,10 @@ pub struct HttpRun {
     pub offered_pps: f64,
     /// Answered requests per second, beside it.
     pub flooded_rps: f64,
+    /// Connections that were made, asked once and closed, per second, without a flood.
+    pub connected_cps: f64,
+    /// The same beside 10,000 and 100,000 SYNs per second for that port.
+    pub connected_flooded_cps: [f64; 2],
 }
 
 pub(super) fn measure(
@@ -60,16 +69,27 @@ enum Running {
 fn one_run(effort: &Effort, side: Side) -> Result<HttpRun, Error> {
     let site = Site::new(effort, Answers::Received)?;
     let (running, at) = start(&site, side)?;
-    let load = HttpLoad {
-        connections: CONNECTIONS,
-        seconds: SECONDS,
-        keep_alive: true,
-        patience: PATIENCE,
-    };
     let host = site.testbed.load();
-    let served = || Ok(run_wrk(host, at, load)?.requests_per_second);
+    let per_second = |keep_alive, patience| {
+        let load = HttpLoad {
+            connections: CONNECTIONS,
+            seconds: SECONDS,
+            keep_alive,
+            patience,
+        };
+        Ok(run_wrk(host, at, load)?.requests_per_second)
+    };
+    let served = || per_second(true, PATIENCE);
+    let connected = || per_second(false, PATIENCE_OWN);
     let calm_rps = served()?;
-    let (report, flooded_rps) = during_flood_of(host, Some(&syns(&site, at)), served)?;
+    let others = syns(&site, SocketAddr::new(at.ip(), OTHER_PORT), SYNS_PPS);
+    let (report, flooded_rps) = during_flood_of(host, Some(&others), served)?;
+    let connected_cps = connected()?;
+    let mut connected_flooded_cps = [0.0; OWN_SYNS_PPS.len()];
+    for (cps, rate_pps) in connected_flooded_cps.iter_mut().zip(OWN_SYNS_PPS) {
+        let flood = syns(&site, at, rate_pps);
+        (_, *cps) = during_flood_of(host, Some(&flood), connected)?;
+    }
     if let Running::Ours(server) = running {
         server.stop()?;
     }
@@ -77,6 +97,8 @@ fn one_run(effort: &Effort, side: Side) -> Result<HttpRun, Error> {
         calm_rps,
         offered_pps: report.map_or(0.0, |report| report.offered_pps),
         flooded_rps,
+        connected_cps,
+        connected_flooded_cps,
     })
 }
 
@@ -120,13 +142,13 @@ pub(crate) fn serve_configured(
     Ok((server, SocketAddr::new(address.into(), config.port)))
 }
 
-/// SYNs from addresses that lead nowhere, to a port of the same address.
-fn syns(site: &Site<'_>, at: SocketAddr) -> Spec {
-    let mut spec = site.flood(SYNS_PPS as f64);
+/// SYNs from addresses that lead nowhere.
+fn syns(site: &Site<'_>, at: SocketAddr, rate_pps: u64) -> Spec {
+    let mut spec = site.flood(rate_pps as f64);
     spec.flow.source = SPOOFED_SOURCES.into();
     spec.flow.source_ports = 1024..=65535;
     spec.flow.destination = at.ip();
-    spec.flow.destination_ports = OTHER_PORT..=OTHER_PORT;
+    spec.flow.destination_ports = at.port()..=at.port();
     spec.flow.transport = Transport::TcpSyn;
     // The client shares this CPU and must not be what limits the server.
     spec.priority = Priority::Idle;

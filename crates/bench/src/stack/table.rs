@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use plimsoll_report::median;
 
-use super::http::HttpRun;
+use super::http::{HttpRun, OWN_SYNS_PPS};
 use super::idle::IdleRun;
 use super::loaded::{BystanderRun, LoadedCase, MULTIPLES};
 use super::rpc::RpcRun;
@@ -266,28 +266,35 @@ fn of_idle(text: &mut String, cases: &[SideCase<IdleRun>]) {
 }
 
 fn of_http(text: &mut String, cases: &[SideCase<HttpRun>]) {
+    let values = |case: &SideCase<HttpRun>, value: fn(&HttpRun) -> f64| spread(&case.values(value));
     let _ = writeln!(
         text,
-        "\nHTTP requests/s beside SYNs for another port (kernel: nginx)\n{:<13}{:<34}{:<34}{:>10}",
+        "\nHTTP requests/s beside SYNs for another port (kernel: nginx)\n{:<22}{:<34}{:<34}{:>10}",
         "", "no flood", "flooded", "SYN/s"
     );
-    for case in cases {
-        let values =
-            |value: fn(&HttpRun) -> f64| -> Vec<f64> { case.runs.iter().map(value).collect() };
-        if case.runs.is_empty() {
-            let why = case.why.as_deref().unwrap_or("not measured");
-            let _ = writeln!(text, "{:<13}{why}", case.way);
-            continue;
-        }
-        let _ = writeln!(
-            text,
-            "{:<13}{:<34}{:<34}{:>10}",
-            case.way,
-            spread(&values(|run| run.calm_rps)),
-            spread(&values(|run| run.flooded_rps)),
-            grouped(median(&values(|run| run.offered_pps)).unwrap_or(0.0)),
-        );
-    }
+    rows(text, cases, |case| {
+        let offered = median(&case.values(|run| run.offered_pps)).unwrap_or(0.0);
+        format!(
+            "{:<34}{:<34}{:>10}",
+            values(case, |run| run.calm_rps),
+            values(case, |run| run.flooded_rps),
+            grouped(offered)
+        )
+    });
+    let [few, many] = OWN_SYNS_PPS.map(|rate| format!("{} SYN/s", grouped(rate as f64)));
+    let _ = writeln!(
+        text,
+        "\nNew connections/s beside SYNs for their port (kernel: nginx)\n{:<22}{:<34}{few:<34}{many}",
+        "", "no flood"
+    );
+    rows(text, cases, |case| {
+        format!(
+            "{:<34}{:<34}{}",
+            values(case, |run| run.connected_cps),
+            values(case, |run| run.connected_flooded_cps[0]),
+            values(case, |run| run.connected_flooded_cps[1])
+        )
+    });
 }
 
 fn of_tcp(text: &mut String, cases: &[TcpCase]) {

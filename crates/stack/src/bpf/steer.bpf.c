@@ -56,9 +56,11 @@
 #define UNREACHABLE 3 /* RFC 792; linux/icmp.h takes the C library's headers in */
 #define NEIGHBOUR_SOLICITATION 135 /* RFC 4861, 4.3 */
 #define TO_SOCKET 16 /* greater than any verdict of XDP */
-#define STRAY_TICK_SHIFT 20 /* a tick is 2^20 ns, about a millisecond */
+#define STRAY_TICK_SHIFT 24 /* a tick is 2^24 ns, some 17 ms: clients come in bursts */
 /* More than the proxies answer (a thousand a second), so that they choose. */
-#define STRAYS_PER_TICK 8
+#define STRAYS_PER_TICK 128
+/* Handshakes end with them where a listener's cookies were the answers. */
+#define STRAYS_TO_LISTENERS_PER_TICK 256
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -336,20 +338,24 @@ static __always_inline int is_for_nobody(__u8 protocol, const struct ports *port
 }
 
 /* The count is not exact between CPUs, and need not be. */
-static __noinline int stray_to_main(void)
+static __noinline int stray_to_main(int to_listener)
 {
 	__u64 tick = bpf_ktime_get_ns() >> STRAY_TICK_SHIFT;
 	__u32 first = 0;
 	struct strays *all = bpf_map_lookup_elem(&strays, &first);
+	__u64 *passed, most;
 
 	if (!all)
 		return XDP_PASS;
 	if (all->tick != tick) {
 		all->tick = tick;
 		all->passed = 0;
+		all->passed_to_listeners = 0;
 	}
-	if (all->passed < STRAYS_PER_TICK) {
-		all->passed++;
+	passed = to_listener ? &all->passed_to_listeners : &all->passed;
+	most = to_listener ? STRAYS_TO_LISTENERS_PER_TICK : STRAYS_PER_TICK;
+	if (*passed < most) {
+		(*passed)++;
 		return to_socket(MAIN_SOCKET);
 	}
 	__sync_fetch_and_add(&all->dropped, 1);
@@ -363,7 +369,7 @@ static __always_inline int to_listener(__u32 entry, const struct ports *ports, v
 	struct strays *all;
 
 	if (!begins_connection(ports, end))
-		return stray_to_main();
+		return stray_to_main(1);
 	if (!(entry & BEYOND_BACKLOG))
 		return to_socket(MAIN_SOCKET);
 	all = bpf_map_lookup_elem(&strays, &first);
@@ -441,7 +447,7 @@ static __always_inline int to_endpoint(const struct address *address, __u8 proto
 		return to_socket(socket - 1);
 	if (possession != OWNED)
 		return XDP_PASS;
-	return is_for_nobody(protocol, ports, end) ? stray_to_main() : to_socket(MAIN_SOCKET);
+	return is_for_nobody(protocol, ports, end) ? stray_to_main(0) : to_socket(MAIN_SOCKET);
 }
 
 static __always_inline int has_ports(__u8 protocol)

@@ -79,12 +79,14 @@ struct group {
 };
 
 /*
- * Of the frames for ports that nobody bound, and of segments that belong to no connection: how
- * many passed in this tick, how many were dropped. And SYNs that a full backlog has cost.
+ * Of the frames for ports that nobody bound, and of segments for listeners that belong to no
+ * connection: how many passed in this tick, and how many of both were dropped. And SYNs that a full
+ * backlog has cost.
  */
 struct strays {
 	__u64 tick;
 	__u64 passed;
+	__u64 passed_to_listeners;
 	__u64 dropped;
 	__u64 beyond_backlog;
 };

@@ -12,9 +12,9 @@
 //! 1. A cookie holds when it was made (5 bits, in units of 64 s), the client's largest segment (3
 //!    bits, one of [`SEGMENT_BYTES`]), and 24 bits of a keyed hash of these, of both ends and of
 //!    the client's first sequence number. It is good in the unit it was made in and the next.
-//! 2. A listener answers [`ANSWERS`] SYNs in each [`PERIOD`]: 20,000 a second. What comes beyond
-//!    ends at the demultiplexer (Druschel & Banga, section 3.4), so that a flood takes some
-//!    percent of a CPU and no more.
+//! 2. A listener answers a bounded number of SYNs in each [`PERIOD`]. What comes beyond ends at the
+//!    demultiplexer (Druschel & Banga, section 3.4), so that a flood takes a part of a CPU and no
+//!    more. The period is long, since clients and floods come in bursts.
 //!
 //! **Limits.** No other option of the SYN is kept: windows stay below 64 KiB. Whoever sends 2^23
 //! made-up acknowledgements has one connection. If a client's last segment of the handshake is
@@ -38,9 +38,9 @@ const CLASS_BITS: u32 = 3;
 const UNIT: Duration = Duration::from_secs(64);
 const UNITS: u64 = 32;
 
-/// SYNs that a listener without places answers in a [`PERIOD`].
-const ANSWERS: u32 = 100;
-const PERIOD: Duration = Duration::from_millis(5);
+/// After so long a listener may answer again.
+const PERIOD: Duration = Duration::from_millis(50);
+const PERIODS_PER_S: u32 = 20;
 
 /// A SYN as far as its cookie knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +114,7 @@ fn unit(now: Instant) -> u32 {
 /// How many SYNs one listener may still answer with a cookie.
 #[derive(Debug)]
 pub(super) struct Answers {
+    in_period: u32,
     left: u32,
     /// When there are all again.
     next: Instant,
@@ -122,12 +123,15 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) const fn new() -> Self {
-        Self {
-            left: ANSWERS,
+    /// So many in a second, or a few more; none if that is 0.
+    pub(super) fn new(per_second: u32) -> Option<Self> {
+        let in_period = per_second.div_ceil(PERIODS_PER_S);
+        (in_period > 0).then_some(Self {
+            in_period,
+            left: in_period,
             next: Instant::ZERO,
             last: None,
-        }
+        })
     }
 
     /// One of them, if any is left.
@@ -136,7 +140,7 @@ impl Answers {
         let Some(left) = self.left.checked_sub(1) else {
             return false;
         };
-        if self.left == ANSWERS {
+        if self.left == self.in_period {
             self.next = now + PERIOD;
         }
         self.left = left;
@@ -147,7 +151,7 @@ impl Answers {
     /// There are as many as in the beginning once the time is up.
     pub(super) fn renew(&mut self, now: Instant) {
         if now >= self.next {
-            self.left = ANSWERS;
+            self.left = self.in_period;
         }
     }
 
@@ -228,12 +232,13 @@ mod tests {
 
     #[test]
     fn a_listener_answers_so_many_in_a_period() {
-        let mut answers = Answers::new();
+        assert!(Answers::new(0).is_none());
+        let mut answers = Answers::new(2000).unwrap();
         let mut now = at(9);
         assert!(!answers.are_awaited(now));
         for _ in 0..3 {
             let taken = (0..1000).filter(|_| answers.take(now)).count();
-            assert_eq!(taken, ANSWERS as usize);
+            assert_eq!(taken, 100);
             let renewed = answers.renewed_at().expect("none is left");
             assert_eq!(renewed, now + PERIOD);
             answers.renew(now);

@@ -275,7 +275,7 @@ impl TcpListener {
                 half_open: 0,
                 established: VecDeque::new(),
                 beyond_backlog: false,
-                answers: host.tcp.config.syn_cookies.then(Answers::new),
+                answers: Answers::new(host.tcp.config.syn_cookies_per_s),
                 timer: None,
                 closed: false,
             }),

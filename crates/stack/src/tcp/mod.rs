@@ -12,7 +12,7 @@
 //!   Sending happens in the sender's call, unless the connection is paced.
 //! * **Listeners.** Half-open and unaccepted connections count against the
 //!   backlog; beyond it SYNs are discarded at the demultiplexer (LRP-39). Where half-open ones fill
-//!   it, as many SYNs as cost little are answered with a cookie (`cookie`).
+//!   it, so many SYNs are answered with a cookie (`cookie`).
 //! * **`ni-lrp`.** The device has a channel for each connection, and takes no more than its
 //!   queue has room for; it discards what is beyond a listener's backlog.
 //! * **Pacing.** A paced connection sends one segment per departure, on the TCP thread
@@ -25,8 +25,8 @@
 //! **Limits.** smoltcp's: no selective acknowledgements as a sender, and a
 //! retransmission timeout of a second at least, so a loss that no later
 //! segment shows costs a second.
-//! Of more than 20,000 SYNs a second for a full listener, so many are answered, whoever they come
-//! from. A listener without places ends what has been half-open for a second. The thread's time is
+//! Of more SYNs than a full listener may answer with cookies, as many are answered as it may, whoever
+//! they come from. A listener without places ends what has been half-open for a second. The thread's time is
 //! charged to listeners, with all their connections (`account`).
 
 mod connection;

@@ -251,10 +251,13 @@ impl Worker {
             Ok(parsed) => parsed,
             Err(outcome) => return self.tally.count(outcome),
         };
-        let (packet, _, port) = &parsed;
-        if reset::is_syn(&frame, packet) {
-            let local = SocketAddr::new(packet.destination, *port);
-            let listener = self.tcp().listener_at(local);
+        let (packet, source, port) = &parsed;
+        let ends = ends(packet, *source, *port);
+        // The next connection between the same ends.
+        let begins =
+            reset::is_syn(&frame, packet) || self.returned(&frame, packet, ends, now).is_some();
+        if begins {
+            let listener = self.tcp().listener_at(ends.0);
             return self.for_all(|this| this.on_whole(listener.as_ref(), frame, parsed, now));
         }
         if reset::is_data(&frame, packet) {
@@ -286,10 +289,7 @@ impl Worker {
         (packet, source, destination): (Packet, u16, u16),
         now: Instant,
     ) {
-        let ends = (
-            SocketAddr::new(packet.destination, destination),
-            SocketAddr::new(packet.source, source),
-        );
+        let ends = ends(&packet, source, destination);
         if let Some(connection) = self.connection_between(ends) {
             // A SYN before it has begun it.
             let event = connection.receive_one(&self.host, frame, &packet, now);
@@ -488,4 +488,12 @@ impl Worker {
         let (timer, flow) = connection.detach();
         self.tcp().give_back(channel, timer, flow);
     }
+}
+
+/// A segment's ends, ours first.
+fn ends(packet: &Packet, source: u16, destination: u16) -> (SocketAddr, SocketAddr) {
+    (
+        SocketAddr::new(packet.destination, destination),
+        SocketAddr::new(packet.source, source),
+    )
 }

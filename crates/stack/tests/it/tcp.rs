@@ -262,7 +262,7 @@ fn nobody_reads_and_the_writer_waits_not_loses() {
 #[test]
 fn beyond_the_backlog_syns_end_at_the_demultiplexer_until_somebody_accepts() {
     let mut config = config(2);
-    config.tcp.syn_cookies = false;
+    config.tcp.syn_cookies_per_s = 0;
     let (client, server) = pair_with(&config, Faults::NONE);
     let listener = TcpListener::bind_with_backlog(&server, "10.0.0.2:80", 2).unwrap();
     let _first = TcpStream::connect(&client, "10.0.0.2:80").unwrap();

@@ -297,8 +297,8 @@ impl Program {
             Some(u64::from_ne_bytes(bytes))
         };
         Strays {
-            dropped: number(16).unwrap_or(0),
-            beyond_backlog: number(24).unwrap_or(0),
+            dropped: number(24).unwrap_or(0),
+            beyond_backlog: number(32).unwrap_or(0),
         }
     }
 

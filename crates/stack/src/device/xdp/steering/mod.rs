@@ -41,7 +41,7 @@ impl fmt::Debug for Steering<'_> {
 struct Counted {
     /// By the place in [`Steering::numbers`].
     given: Vec<u64>,
-    strays: [u64; 4],
+    strays: [u64; 5],
 }
 
 impl<'program> Steering<'program> {
@@ -93,11 +93,11 @@ impl<'program> Steering<'program> {
         let after = self.counted();
         let expected = self.told.decide(frame);
         let (given, strays) = (self.given(&before, &after), &after.strays);
-        let dropped = strays[2] - before.strays[2];
+        let dropped = strays[3] - before.strays[3];
         let agreed = match (&expected, &given[..]) {
             (To::Nobody, []) => dropped == 1 && verdict == DROPPED,
             (To::Nobody, [MAIN_SOCKET]) => *strays != before.strays && verdict == PASSED,
-            (To::BeyondBacklog, []) => strays[3] == before.strays[3] + 1 && verdict == DROPPED,
+            (To::BeyondBacklog, []) => strays[4] == before.strays[4] + 1 && verdict == DROPPED,
             _ if *strays != before.strays || verdict != PASSED => false,
             (To::Kernel, []) | (To::Main, [MAIN_SOCKET]) => true,
             (To::Endpoint(numbers), [number]) => numbers.contains(number),
@@ -125,7 +125,7 @@ impl<'program> Steering<'program> {
         let given = self.numbers.iter().map(|number| *number as usize);
         let bytes = self.skeleton.maps.strays.lookup(&[0; 4], MapFlags::ANY);
         let bytes = bytes.expect("an array").expect("its only element");
-        let mut strays = [0; 4];
+        let mut strays = [0; 5];
         for (number, bytes) in strays.iter_mut().zip(bytes.chunks_exact(8)) {
             *number = u64::from_ne_bytes(bytes.try_into().expect("eight"));
         }
