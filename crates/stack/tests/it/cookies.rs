@@ -15,16 +15,20 @@ use crate::raw_peer::{Peer, SERVER};
 const PERIOD: Duration = Duration::from_millis(50);
 const ANSWERS: u64 = 2500;
 
-/// Both places are taken by senders that do not exist.
 fn flooded(path: &str) -> Driven {
     let mut driven = Driven::new(path);
+    flood(&mut driven);
+    driven
+}
+
+/// Both places are taken by senders that do not exist.
+fn flood(driven: &mut Driven) {
     for port in [1, 2] {
         let mut nobody = Peer::new(port);
-        nobody.send(&mut driven, TcpFlags::SYN, &[]);
-        assert!(nobody.take(&mut driven)[0].syn);
+        nobody.send(driven, TcpFlags::SYN, &[]);
+        assert!(nobody.take(driven)[0].syn);
     }
     assert_eq!(driven.counts()[Outcome::SynCookie], 0);
-    driven
 }
 
 /// A client that was answered with a cookie.
@@ -122,6 +126,36 @@ fn a_cookie_that_was_made_up_is_reset() {
     client.send(&mut driven, TcpFlags::ACK, &[]);
     let stream = accept(&driven);
     talk(&mut driven, &mut client, stream);
+}
+
+/// The cookie came to the old connection's TIME_WAIT, which reset the new one.
+#[test]
+fn a_port_that_is_used_again_brings_its_cookie_back_too() {
+    let mut driven = Driven::new("soft-lrp");
+    let mut client = Peer::new(5000);
+    client.send(&mut driven, TcpFlags::SYN, &[]);
+    client.take(&mut driven);
+    client.send(&mut driven, TcpFlags::ACK, &[]);
+    drop(accept(&driven));
+    assert!(client.take(&mut driven)[0].fin, "the server closes first");
+    client.send(&mut driven, TcpFlags::FIN_ACK, &[]);
+    client.take(&mut driven);
+    flood(&mut driven);
+    for question in [&b""[..], b"question"] {
+        let mut again = Peer::new(5000);
+        again.sequence = client.sequence + 100_000;
+        again.send(&mut driven, TcpFlags::SYN, &[]);
+        assert!(again.take(&mut driven)[0].syn);
+        again.send(&mut driven, TcpFlags::ACK, question);
+        let mut stream = accept(&driven);
+        let mut read = vec![0; question.len()];
+        stream.read_exact(&mut read).unwrap();
+        assert_eq!(read, question);
+        again.take(&mut driven);
+        talk(&mut driven, &mut again, stream);
+        client = again;
+    }
+    assert_eq!(driven.counts()[Outcome::SynCookie], 2);
 }
 
 /// Without a flood nobody looks whether a stray segment holds one.

@@ -19,7 +19,7 @@ pub(crate) struct Segment {
     pub(crate) sequence: u32,
     acknowledges: u32,
     pub(crate) syn: bool,
-    fin: bool,
+    pub(crate) fin: bool,
     pub(crate) rst: bool,
     to_port: u16,
     to_mac: [u8; 6],
