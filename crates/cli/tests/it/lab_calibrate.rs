@@ -47,22 +47,38 @@ fn check_sources(text: &str) {
     assert!(input.unwrap().contains("over 5 repeats"), "{input:?}");
 }
 
+/// With windows as short as others leave it the CPU for: a thread that waits 10 ms for its turn
+/// sees in one of 20 what came in two.
+fn calibrated(out: &str) -> Output {
+    let mut refused = Vec::new();
+    for window_ms in ["20", "100", "400"] {
+        let arguments = [
+            "calibrate",
+            "--out",
+            out,
+            "--window-ms",
+            window_ms,
+            "--json",
+            "-",
+        ];
+        let output = plimsoll(&arguments);
+        if output.status.success() {
+            return output;
+        }
+        let why = said(&output);
+        assert!(why.contains("is the machine busy?"), "{why}");
+        refused.push(why);
+    }
+    panic!("{refused:?}");
+}
+
 #[test]
 fn a_complete_profile_is_written_and_experiments_run_on_it() {
     assert!(geteuid().is_root(), "network namespaces need root");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("today.toml");
     let out = file.to_str().unwrap();
-    let output = plimsoll(&[
-        "calibrate",
-        "--out",
-        out,
-        "--window-ms",
-        "20",
-        "--json",
-        "-",
-    ]);
-    assert!(output.status.success(), "{output:?}");
+    let output = calibrated(out);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     for id in [
         "timer", "queue", "full", "drop", "guard", "syn", "read", "send", "tick", "room",
