@@ -10,7 +10,7 @@ use crate::error::Error;
 use plimsoll_kernel::counters::interfaces::Interfaces;
 use plimsoll_kernel::counters::sockets::UdpSockets;
 use plimsoll_kernel::counters::stack::{self, Stack};
-use plimsoll_kernel::link;
+use plimsoll_kernel::{link, netlink};
 
 /// The ledger of one guard since it was begun.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl LedgerReader {
                 + delivered(&stack).saturating_sub(delivered_before),
             adapter: interfaces.own,
             is_veth: interfaces.is_veth(),
-            peer_dropped: interfaces.peer_not_sent(),
+            peer_dropped: interfaces.peer_not_sent(&mut netlink::Socket::new()),
             outcomes: counters.all(),
             observed: *observed,
             unseen: counters.unseen,

@@ -138,9 +138,10 @@ impl Interfaces {
     }
 
     /// What the other end of a veth pair could not send, as far as it may be
-    /// asked: in another namespace that takes `CAP_NET_ADMIN` over that.
+    /// asked: in another namespace that takes `CAP_NET_ADMIN` over that. `socket` is of the
+    /// namespace that this is a reading of.
     #[must_use]
-    pub fn peer_not_sent(&self) -> Option<u64> {
+    pub fn peer_not_sent(&self, socket: &mut netlink::Socket) -> Option<u64> {
         let header = Ifinfomsg {
             ifi_index: self.peer?.cast_signed(),
             ..Ifinfomsg::default()
@@ -149,7 +150,6 @@ impl Interfaces {
         if let Some(namespace) = self.peer_namespace {
             request.encode().push_target_netnsid(namespace);
         }
-        let mut socket = netlink::Socket::new();
         let mut replies = socket.request(&request).ok()?;
         let (_, attributes) = replies.recv_one().ok()?;
         attributes.get_stats64().ok().map(|stats| stats.tx_dropped)

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use super::interfaces::Interfaces;
 use super::stack::softnet_rows;
 use crate::knobs::{Device, Statistic};
+use crate::netlink;
 
 /// What adapters count as lost for want of a free descriptor: one of these, or several with the
 /// same losses.
@@ -82,7 +83,7 @@ pub struct LossReader {
     snmp6: Option<File>,
     softnet: File,
     ring: Vec<Statistic>,
-    veth: Option<Interfaces>,
+    veth: Option<(Interfaces, netlink::Socket)>,
     bytes: Vec<u8>,
 }
 
@@ -101,7 +102,9 @@ impl LossReader {
             snmp6: open("snmp6").ok(),
             softnet: open("softnet_stat")?,
             ring: ring_statistics(interface, ifindex),
-            veth: interfaces.is_veth().then_some(interfaces),
+            veth: interfaces
+                .is_veth()
+                .then(|| (interfaces, netlink::Socket::new())),
             bytes: vec![0; FILE_BYTES],
         })
     }
@@ -141,10 +144,11 @@ impl LossReader {
         Ok(losses)
     }
 
-    fn ring(&self) -> u64 {
+    fn ring(&mut self) -> u64 {
         let counts = self.ring.iter().map(Statistic::read);
         let own = counts.filter_map(Result::ok).max().unwrap_or(0);
-        let peer = self.veth.as_ref().and_then(Interfaces::peer_not_sent);
+        let veth = self.veth.as_mut();
+        let peer = veth.and_then(|(interfaces, socket)| interfaces.peer_not_sent(socket));
         own.max(peer.unwrap_or(0))
     }
 }
