@@ -64,7 +64,9 @@ fn clone_of(name: &str) -> PathBuf {
 fn set_up(clone: &Path, argument: Option<&str>) {
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{path}", clone.join("bin").display());
-    let mut setup = Command::new(clone.join("scripts/setup"));
+    // Read and not executed: whoever forks beside this may still have the copy open for writing.
+    let mut setup = Command::new("sh");
+    let setup = setup.arg(clone.join("scripts/setup"));
     setup.args(argument).env("PATH", path).output().unwrap();
 }
 
