@@ -31,7 +31,8 @@ pub enum Outcome {
     Closed,
     /// The shared IP queue was full (receive path `eager` only).
     IpQueueFull,
-    /// A SYN beyond its listener's backlog, discarded.
+    /// A SYN beyond its listener's backlog, or the end of a handshake by cookie without a place:
+    /// discarded.
     Backlog,
     /// A SYN beyond its listener's backlog, answered with a cookie.
     SynCookie,

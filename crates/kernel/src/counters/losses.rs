@@ -147,8 +147,14 @@ impl LossReader {
     fn ring(&mut self) -> u64 {
         let counts = self.ring.iter().map(Statistic::read);
         let own = counts.filter_map(Result::ok).max().unwrap_or(0);
-        let veth = self.veth.as_mut();
-        let peer = veth.and_then(|(interfaces, socket)| interfaces.peer_not_sent(socket));
+        let peer = self.veth.as_mut().and_then(|(interfaces, socket)| {
+            let counted = interfaces.peer_not_sent(socket);
+            if counted.is_none() {
+                // What was wrong with this one may not be with the next.
+                *socket = netlink::Socket::new();
+            }
+            counted
+        });
         own.max(peer.unwrap_or(0))
     }
 }

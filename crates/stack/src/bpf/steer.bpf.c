@@ -12,8 +12,8 @@
  * - a TCP connection that has a channel: the main socket, while the channel has room;
  * - an endpoint at the frame's address, else one at any address if this is an address of the
  *   stack's: its socket, or one of those that share it, by a hash of the flow. A listener whose
- *   connections have channels gets SYNs while its backlog has room, and of other segments as
- *   many as may be answered;
+ *   connections have channels gets SYNs while it takes or answers any, and of other segments
+ *   as many as may be answered;
  * - an ICMP error about what an endpoint sent: the main socket;
  * - an address that the stack owns (ARP and neighbour solicitations for it
  *   included): the main socket; but of what is for a port that nobody bound, only as

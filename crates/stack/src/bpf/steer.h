@@ -17,7 +17,7 @@ enum steer_limit {
 	GROUPS_MAX = 64,
 	MEMBERS_MAX = 64, /* a power of two */
 	LISTENER = 1 << 17, /* set in the number of an endpoint's socket: connections have channels */
-	BEYOND_BACKLOG = 1 << 18, /* set for a listener that takes no connections now */
+	BEYOND_BACKLOG = 1 << 18, /* set for a listener that takes no SYNs now */
 	IPV4_ALONE = 1 << 19, /* set for an endpoint at any address that has no IPv6 */
 	CONNECTIONS_MAX = 1 << 15, /* each is a channel; in `given` they follow all sockets */
 	GIVEN_TO_QUEUES = PLACES_OF_SOCKETS + CONNECTIONS_MAX, /* in `given`, where queues are */
