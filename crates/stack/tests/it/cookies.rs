@@ -52,7 +52,9 @@ fn talk(driven: &mut Driven, client: &mut Peer, mut stream: TcpStream) {
         let text = [round; 500];
         let begin = client.expected;
         stream.write_all(&text).unwrap();
-        let got = client.take(driven);
+        let mut got = client.take(driven);
+        // An acknowledgement that was delayed long enough comes before it, alone.
+        got.retain(|one| !one.payload.is_empty());
         assert!(got.len() == 1 && got[0].payload == text, "{got:?}");
         assert_eq!(got[0].sequence, begin, "it goes on where the cookie ended");
         client.send(driven, TcpFlags::ACK, &text);

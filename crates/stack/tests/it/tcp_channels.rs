@@ -175,8 +175,12 @@ fn a_listener_gets_syns_and_only_as_many_other_segments_as_may_be_answered() {
             let received = receive(&device, 1000, before.sum());
             let most = STRAYS_TO_LISTENERS_PER_TICK * stray_ticks(began);
             assert!((1..=most).contains(&received), "{received} of {most}");
-            let dropped = (device.drops().stray - before.stray) as usize;
-            assert_eq!(dropped, 1000 - received);
+            // Those of a second tick may find the ring full.
+            let drops = device.drops();
+            let stray = (drops.stray - before.stray) as usize;
+            assert!(stray >= 1000_usize.saturating_sub(most), "{drops:?}");
+            let dropped = (drops.sum() - before.sum()) as usize;
+            assert_eq!(received + dropped, 1000, "{drops:?}");
         }
     });
 }
