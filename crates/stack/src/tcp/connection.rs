@@ -133,7 +133,16 @@ pub(super) enum Wait {
     Ever,
 }
 
-/// What a turn has led to.
+/// What the TCP thread's work for a connection has led to.
+#[derive(Debug)]
+pub(super) struct Turned {
+    pub(super) event: Event,
+    /// Something came about that a call or an event loop waits for: [`Connection::wake`] is to be
+    /// called.
+    pub(super) is_awaited: bool,
+}
+
+/// What has become of a connection.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     None,
@@ -144,6 +153,16 @@ pub(super) enum Event {
         time_wait: bool,
         half_open: Option<Arc<Listener>>,
     },
+}
+
+impl From<Event> for Turned {
+    /// Of what nobody waits for.
+    fn from(event: Event) -> Self {
+        Self {
+            event,
+            is_awaited: false,
+        }
+    }
 }
 
 impl Connection {
@@ -238,8 +257,8 @@ impl Connection {
     }
 
     /// It is over without a reset, before anybody accepted it.
-    pub(super) fn give_up(&self) -> Event {
-        self.inner.lock().given_up()
+    pub(super) fn give_up(&self) -> Turned {
+        self.inner.lock().given_up().into()
     }
 
     /// Begins to connect; the SYN goes with the first turn.
@@ -268,7 +287,7 @@ impl Connection {
     }
 
     /// Brings in what waits on the channel. True: there may be more.
-    pub(super) fn receive(&self, host: &Host, now: Instant) -> (bool, Event) {
+    pub(super) fn receive(&self, host: &Host, now: Instant) -> (bool, Turned) {
         let _work = self.account.work();
         let mut inner = self.inner.lock();
         let mut more = true;
@@ -299,8 +318,7 @@ impl Connection {
                 .map(|queue| queue.request_interrupt());
             more = request == Some(InterruptRequest::Ready);
         }
-        self.after(&mut inner, host, now);
-        (more, inner.event())
+        (more, self.turned(&mut inner, host, now))
     }
 
     /// One segment that did not come by the channel.
@@ -310,13 +328,12 @@ impl Connection {
         frame: Frame,
         packet: &Packet,
         now: Instant,
-    ) -> Event {
+    ) -> Turned {
         let mut inner = self.inner.lock();
         self.hear(&inner, host, packet, now);
         inner.bring_in(frame, packet, now);
         self.account.count(Outcome::Delivered);
-        self.after(&mut inner, host, now);
-        inner.event()
+        self.turned(&mut inner, host, now)
     }
 
     /// The peer sent a segment: others of its way learn where that comes from, if it is new.
@@ -327,7 +344,7 @@ impl Connection {
     }
 
     /// Its time has come.
-    pub(super) fn on_timer(&self, host: &Host, now: Instant) -> Event {
+    pub(super) fn on_timer(&self, host: &Host, now: Instant) -> Turned {
         let _work = self.account.work();
         let mut inner = self.inner.lock();
         inner.timer = None;
@@ -343,19 +360,17 @@ impl Connection {
         let wanted = inner.listener.as_ref().is_some_and(|one| one.is_full());
         if wanted && now >= self.began + HALF_OPEN {
             // Without a reset: if only our answer was lost, its peer asks again.
-            return inner.given_up();
+            return inner.given_up().into();
         }
-        self.after(&mut inner, host, now);
-        inner.event()
+        self.turned(&mut inner, host, now)
     }
 
     /// It may send one segment: its departure is due.
-    pub(super) fn on_departure(&self, host: &Host, now: Instant) -> Event {
+    pub(super) fn on_departure(&self, host: &Host, now: Instant) -> Turned {
         let _work = self.account.work();
         let mut inner = self.inner.lock();
         inner.depart(host, now);
-        self.after(&mut inner, host, now);
-        inner.event()
+        self.turned(&mut inner, host, now)
     }
 
     /// Sends like this from now on.
@@ -478,6 +493,23 @@ impl Connection {
 
     /// Sends what is due, sets the timer, wakes the owner.
     fn after(&self, inner: &mut Inner, host: &Host, now: Instant) {
+        self.go_on(inner, host, now);
+        if inner.has_what_is_awaited() {
+            self.wake_all(inner);
+        }
+    }
+
+    /// The same on the TCP thread, which wakes owners when its turn is over.
+    fn turned(&self, inner: &mut Inner, host: &Host, now: Instant) -> Turned {
+        self.go_on(inner, host, now);
+        Turned {
+            is_awaited: inner.has_what_is_awaited(),
+            event: inner.event(),
+        }
+    }
+
+    /// Sends what is due, and sets the timer.
+    fn go_on(&self, inner: &mut Inner, host: &Host, now: Instant) {
         inner.send(host, self.remote, now);
         inner.note_owed(now);
         if inner.consumer.is_some() {
@@ -486,9 +518,6 @@ impl Connection {
             let look = if now < first { first } else { now + HALF_OPEN };
             let look = inner.listener.is_some().then_some(look);
             inner.set_timer(host, self.channel, look, now);
-        }
-        if inner.has_what_is_awaited() {
-            self.wake_all(inner);
         }
     }
 }

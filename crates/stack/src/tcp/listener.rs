@@ -133,7 +133,7 @@ impl Listener {
         self.tell_demultiplexer(&mut waiting, host);
     }
 
-    /// A handshake is done.
+    /// A handshake is done. Whoever accepts is to be [woken](Self::wake).
     pub(super) fn offer(&self, host: &Host, connection: &Arc<Connection>, now: Instant) {
         let mut waiting = self.waiting.lock();
         waiting.half_open = waiting.half_open.saturating_sub(1);
@@ -143,7 +143,6 @@ impl Listener {
         }
         waiting.established.push_back(Arc::clone(connection));
         self.tell_demultiplexer(&mut waiting, host);
-        self.waker.wake();
     }
 
     fn take(&self, host: &Host) -> Option<Arc<Connection>> {
@@ -163,7 +162,7 @@ impl Listener {
 
     /// Whoever waits is to look again.
     pub(super) fn wake(&self) {
-        let _waiting = self.waiting.lock();
+        drop(self.waiting.lock());
         self.waker.wake();
     }
 

@@ -9,6 +9,7 @@
 //!   their connection. One thread per stack, at its owners' priority (`follow`), processes
 //!   them: received data must be acknowledged also between receive calls (Druschel & Banga, section 3.4: LRP-35, LRP-40). If it
 //!   falls behind, channels fill, and segments are discarded there (LRP-38).
+//!   It wakes who waits for a connection when its turn is over, or its work for that level is.
 //!   Sending happens in the sender's call, unless the connection is paced.
 //! * **Listeners.** Half-open and unaccepted connections count against the
 //!   backlog; beyond it SYNs are discarded at the demultiplexer (LRP-39). Where half-open ones fill
@@ -76,6 +77,16 @@ const FINISH_LOOK: Duration = Duration::from_millis(1);
 enum Endpoint {
     Listener(Arc<Listener>),
     Connection(Arc<Connection>),
+}
+
+impl Endpoint {
+    /// Whoever waits is to look again.
+    fn wake(&self) {
+        match self {
+            Self::Listener(listener) => listener.wake(),
+            Self::Connection(connection) => connection.wake(),
+        }
+    }
 }
 
 /// What sockets and the TCP thread share.
@@ -160,12 +171,7 @@ impl Tcp {
     /// The device has failed: who waits learns of it.
     pub(crate) fn wake_all(&self) {
         let endpoints: Vec<_> = self.endpoints.lock().values().cloned().collect();
-        for endpoint in endpoints {
-            match endpoint {
-                Endpoint::Listener(listener) => listener.wake(),
-                Endpoint::Connection(connection) => connection.wake(),
-            }
-        }
+        endpoints.iter().for_each(Endpoint::wake);
     }
 
     /// Waits until all that was written has been taken, or for `limit`, and ends the rest by force.

@@ -14,7 +14,7 @@ use plimsoll_kernel::scheduling::Level;
 use plimsoll_timers::{Backup, TimerFd};
 use smoltcp::wire::TcpSeqNumber;
 
-use super::connection::{Connection, Event};
+use super::connection::{Connection, Event, Turned};
 use super::cookie::{Cookies, Syn};
 use super::follow::{Caller, Follower};
 use super::handshake;
@@ -35,6 +35,9 @@ use crate::wire::packet::Packet;
 /// Segments of a connection, of a listener or of `TIME_WAIT` that one turn takes.
 pub(super) const TURN_SEGMENTS: usize = 64;
 
+/// Owners that may wait for others' segments before they are woken.
+const AWAITED_MAX: usize = 64;
+
 /// The TCP thread's state.
 pub(crate) struct Worker {
     host: Arc<Host>,
@@ -49,6 +52,8 @@ pub(crate) struct Worker {
     follower: Option<Follower>,
     /// Channels that a turn looks at, the best owner's first, and then as they came.
     round: Vec<(Reverse<Level>, usize, ChannelId)>,
+    /// Whose owners are to be woken.
+    awaited: Vec<Endpoint>,
 }
 
 impl Worker {
@@ -69,6 +74,7 @@ impl Worker {
             out: Batch::new(),
             follower: None,
             round: Vec::new(),
+            awaited: Vec::with_capacity(AWAITED_MAX),
             backup: TimerFd::new().map_err(Error::io("make a timer descriptor"))?,
         })
     }
@@ -124,7 +130,12 @@ impl Worker {
     pub(crate) fn turn(&mut self, now: Instant) -> io::Result<()> {
         self.begin_round();
         let mut round = std::mem::take(&mut self.round);
-        for (_, _, channel) in round.drain(..) {
+        let mut level = None;
+        for (at, _, channel) in round.drain(..) {
+            // A better owner does not wait for work for others.
+            if level.replace(at).is_some_and(|before| before != at) {
+                self.wake_owners();
+            }
             self.look_at(channel, now);
         }
         self.round = round;
@@ -132,14 +143,15 @@ impl Worker {
             match self.tcp().endpoint(channel) {
                 Some(Endpoint::Connection(connection)) => {
                     self.work_for(channel, &connection.owner);
-                    let event = connection.on_timer(&self.host, now);
-                    self.settle(&connection, event, now);
+                    let turned = connection.on_timer(&self.host, now);
+                    self.settle(&connection, turned, now);
                 }
                 Some(Endpoint::Listener(listener)) => listener.on_timer(&self.host, now),
                 None => {}
             }
         }
         self.send_departures();
+        self.wake_owners();
         if let Some(follower) = &mut self.follower {
             follower.end_turn(&self.host.tcp.ready.urgency, now);
         }
@@ -183,8 +195,8 @@ impl Worker {
         while let Some(channel) = self.tcp().departures.take_due(now) {
             if let Some(Endpoint::Connection(connection)) = self.tcp().endpoint(channel) {
                 self.work_for(channel, &connection.owner);
-                let event = connection.on_departure(&self.host, now);
-                self.settle(&connection, event, now);
+                let turned = connection.on_departure(&self.host, now);
+                self.settle(&connection, turned, now);
             }
         }
     }
@@ -200,8 +212,8 @@ impl Worker {
         match self.tcp().endpoint(channel) {
             Some(Endpoint::Connection(connection)) => {
                 self.work_for(channel, &connection.owner);
-                let (more, event) = connection.receive(&self.host, now);
-                self.settle(&connection, event, now);
+                let (more, turned) = connection.receive(&self.host, now);
+                self.settle(&connection, turned, now);
                 if more {
                     self.tcp().ready.push(channel);
                 }
@@ -292,8 +304,8 @@ impl Worker {
         let ends = ends(&packet, source, destination);
         if let Some(connection) = self.connection_between(ends) {
             // A SYN before it has begun it.
-            let event = connection.receive_one(&self.host, frame, &packet, now);
-            return self.settle(&connection, event, now);
+            let turned = connection.receive_one(&self.host, frame, &packet, now);
+            return self.settle(&connection, turned, now);
         }
         let cookie = listener
             .filter(|listener| listener.has_answered(now))
@@ -335,8 +347,8 @@ impl Worker {
             return self.answer_with_cookie(listener, ends, (&frame, packet), now);
         }
         if let Some(connection) = self.admit(listener, ends) {
-            let event = connection.receive_one(&self.host, frame, packet, now);
-            self.begin(&connection, event, now);
+            let turned = connection.receive_one(&self.host, frame, packet, now);
+            self.begin(&connection, turned, now);
         }
     }
 
@@ -395,13 +407,13 @@ impl Worker {
         let parsed = again.and_then(|again| Some((reset::parse(&again, true).ok()?.0, again)));
         let is_begun =
             parsed.is_some_and(|(its, again)| connection.resume(again, &its, cookie, now));
-        let event = if is_begun {
+        let turned = if is_begun {
             connection.receive_one(&self.host, frame, packet, now)
         } else {
             listener.account.count(Outcome::Backlog);
             connection.give_up()
         };
-        self.begin(&connection, event, now);
+        self.begin(&connection, turned, now);
     }
 
     /// A connection for the place that was reserved, unless no channel is left.
@@ -423,8 +435,8 @@ impl Worker {
     }
 
     /// Acts on a connection's first segment.
-    fn begin(&mut self, connection: &Arc<Connection>, event: Event, now: Instant) {
-        self.settle(connection, event, now);
+    fn begin(&mut self, connection: &Arc<Connection>, turned: Turned, now: Instant) {
+        self.settle(connection, turned, now);
         // Its first arrival is to be noticed.
         self.tcp().ready.push(connection.channel);
     }
@@ -451,16 +463,38 @@ impl Worker {
     }
 
     /// Acts on what a connection's turn has led to.
-    fn settle(&mut self, connection: &Arc<Connection>, event: Event, now: Instant) {
+    fn settle(&mut self, connection: &Arc<Connection>, turned: Turned, now: Instant) {
+        if turned.is_awaited {
+            self.note_awaited(Endpoint::Connection(Arc::clone(connection)));
+        }
+        let event = turned.event;
         if !matches!(event, Event::None) {
             self.for_all(|this| this.act_on(connection, event, now));
+        }
+    }
+
+    /// Its owner is to be woken, but not before others' segments are looked at: woken at once it
+    /// may take the CPU, to find one connection ready where it could find many.
+    fn note_awaited(&mut self, endpoint: Endpoint) {
+        self.awaited.push(endpoint);
+        if self.awaited.len() == AWAITED_MAX {
+            self.wake_owners();
+        }
+    }
+
+    fn wake_owners(&mut self) {
+        for endpoint in self.awaited.drain(..) {
+            endpoint.wake();
         }
     }
 
     fn act_on(&mut self, connection: &Arc<Connection>, event: Event, now: Instant) {
         match event {
             Event::None => {}
-            Event::Established(listener) => listener.offer(&self.host, connection, now),
+            Event::Established(listener) => {
+                listener.offer(&self.host, connection, now);
+                self.note_awaited(Endpoint::Listener(listener));
+            }
             Event::Ended {
                 time_wait,
                 half_open,

@@ -3,8 +3,10 @@
 use std::io::ErrorKind::{ConnectionReset, TimedOut, WouldBlock};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_packets::frame::{Packet, TcpFlags};
 use plimsoll_stack::device::{Batch, Device};
 use plimsoll_stack::driven::Driven;
@@ -108,7 +110,7 @@ impl Peer {
     }
 
     /// A connection with the stack, and the stack's end of it.
-    fn connect(driven: &mut Driven, port: u16) -> (Self, TcpStream) {
+    pub(crate) fn connect(driven: &mut Driven, port: u16) -> (Self, TcpStream) {
         let mut peer = Self::new(port);
         let stream = peer.open(driven);
         (peer, stream)
@@ -426,4 +428,31 @@ fn on_a_shared_address_only_what_stays_unanswered_goes_another_way_and_that_by_t
     stream.write_all(b"more").unwrap();
     let more = peer.take(&mut driven);
     assert_eq!(more.last().unwrap().to_mac, own, "{more:?}");
+}
+
+/// The TCP thread wakes owners when it has looked at all segments.
+#[test]
+fn one_turn_wakes_each_descriptor_that_is_waited_for() {
+    let mut driven = Driven::new("soft-lrp");
+    let connections = (5000..5003).map(|port| Peer::connect(&mut driven, port));
+    let connections: Vec<_> = connections.collect();
+    let readable = |stream: &TcpStream| {
+        let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+        poll(&mut polled, PollTimeout::ZERO).unwrap() == 1
+    };
+    for (peer, stream) in &connections {
+        let mut reader = stream;
+        assert_eq!(reader.read(&mut [0]).unwrap_err().kind(), WouldBlock);
+        assert!(!readable(stream));
+        driven.cable.send(&peer.frame(TcpFlags::ACK, b"data"));
+        driven.receive();
+    }
+    driven.work();
+    for (_, stream) in &connections {
+        let mut reader = stream;
+        assert!(readable(stream));
+        assert_eq!(reader.read(&mut [0; 9]).unwrap(), 4);
+        assert_eq!(reader.read(&mut [0]).unwrap_err().kind(), WouldBlock);
+        assert!(!readable(stream));
+    }
 }

@@ -494,3 +494,37 @@ fn options_are_as_they_were_set() {
         assert_eq!(stream.nodelay().unwrap(), nodelay);
     }
 }
+
+/// More of them than wait for the end of the TCP thread's turn.
+#[test]
+fn every_one_of_many_streams_becomes_readable() {
+    let (here, there) = pair();
+    let listener = TcpListener::bind(&there, "10.0.0.2:80").unwrap();
+    let streams: Vec<_> = (0..150)
+        .map(|_| {
+            let stream = TcpStream::connect(&here, "10.0.0.2:80").unwrap();
+            stream.set_nonblocking(true).unwrap();
+            (stream, listener.accept().unwrap().0)
+        })
+        .collect();
+    for round in 0..5 {
+        for (mine, _) in &streams {
+            let mut reader = mine;
+            let empty = reader.read(&mut [0]).unwrap_err();
+            assert_eq!(empty.kind(), ErrorKind::WouldBlock);
+        }
+        for (_, its) in &streams {
+            let mut writer = its;
+            writer.write_all(&[round]).unwrap();
+        }
+        for (mine, _) in &streams {
+            let mut polled = [PollFd::new(mine.as_fd(), PollFlags::POLLIN)];
+            let limit = PollTimeout::try_from(SOON).unwrap();
+            assert_eq!(poll(&mut polled, limit).unwrap(), 1);
+            let mut reader = mine;
+            let mut got = [0];
+            assert_eq!(reader.read(&mut got).unwrap(), 1);
+            assert_eq!(got, [round]);
+        }
+    }
+}
