@@ -330,7 +330,8 @@ fn no_harm_counts_what_crosses_a_set_up() {
     let document = measure(&[&["no-harm"], &options[..]].concat());
     assert_goals(&document, &["masquerade/calm", "masquerade/flooded"]);
     let cases = document["cases"].as_array().unwrap();
-    assert_eq!(cases.len(), 4, "stock and guard, calm and flooded");
+    // A case that broke off is not there; its goal says why.
+    assert_eq!(cases.len(), 4, "{}", document["goals"]);
     for case in cases {
         let count = |name: &str| case[name].as_u64().unwrap();
         assert!(count("sent") > 0 && count("received") > 0, "{case}");
