@@ -162,6 +162,7 @@ impl Listener {
 
     /// Whoever waits is to look again.
     pub(super) fn wake(&self) {
+        // Whoever has not seen a failure of the device may still clear it.
         drop(self.waiting.lock());
         self.waker.wake();
     }

@@ -9,7 +9,8 @@
 //!   their connection. One thread per stack, at its owners' priority (`follow`), processes
 //!   them: received data must be acknowledged also between receive calls (Druschel & Banga, section 3.4: LRP-35, LRP-40). If it
 //!   falls behind, channels fill, and segments are discarded there (LRP-38).
-//!   It wakes who waits for a connection when its turn is over, or its work for that level is.
+//!   It wakes who waits for a connection when its turn is over, or its work for that level is, or
+//!   after 100 µs.
 //!   Sending happens in the sender's call, unless the connection is paced.
 //! * **Listeners.** Half-open and unaccepted connections count against the
 //!   backlog; beyond it SYNs are discarded at the demultiplexer (LRP-39). Where half-open ones fill

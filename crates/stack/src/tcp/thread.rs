@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::demux::{ChannelId, Protocol};
@@ -35,8 +36,9 @@ use crate::wire::packet::Packet;
 /// Segments of a connection, of a listener or of `TIME_WAIT` that one turn takes.
 pub(super) const TURN_SEGMENTS: usize = 64;
 
-/// Owners that may wait for others' segments before they are woken.
-const AWAITED_MAX: usize = 64;
+/// An owner is woken so long after its segment at most, and one channel's work. Some twenty times what
+/// a switch between threads costs.
+const WAKE_WITHIN: Duration = Duration::from_micros(100);
 
 /// The TCP thread's state.
 pub(crate) struct Worker {
@@ -54,6 +56,8 @@ pub(crate) struct Worker {
     round: Vec<(Reverse<Level>, usize, ChannelId)>,
     /// Whose owners are to be woken.
     awaited: Vec<Endpoint>,
+    /// When owners were woken last, or the turn began.
+    woken_at: Instant,
 }
 
 impl Worker {
@@ -74,7 +78,8 @@ impl Worker {
             out: Batch::new(),
             follower: None,
             round: Vec::new(),
-            awaited: Vec::with_capacity(AWAITED_MAX),
+            awaited: Vec::new(),
+            woken_at: Instant::ZERO,
             backup: TimerFd::new().map_err(Error::io("make a timer descriptor"))?,
         })
     }
@@ -129,6 +134,7 @@ impl Worker {
     /// departures: a trigger state.
     pub(crate) fn turn(&mut self, now: Instant) -> io::Result<()> {
         self.begin_round();
+        self.woken_at = now;
         let mut round = std::mem::take(&mut self.round);
         let mut level = None;
         for (at, _, channel) in round.drain(..) {
@@ -465,26 +471,32 @@ impl Worker {
     /// Acts on what a connection's turn has led to.
     fn settle(&mut self, connection: &Arc<Connection>, turned: Turned, now: Instant) {
         if turned.is_awaited {
-            self.note_awaited(Endpoint::Connection(Arc::clone(connection)));
+            let endpoint = Endpoint::Connection(Arc::clone(connection));
+            self.awaited.push(endpoint);
         }
         let event = turned.event;
         if !matches!(event, Event::None) {
             self.for_all(|this| this.act_on(connection, event, now));
         }
+        self.wake_owners_that_have_waited();
     }
 
-    /// Its owner is to be woken, but not before others' segments are looked at: woken at once it
-    /// may take the CPU, to find one connection ready where it could find many.
-    fn note_awaited(&mut self, endpoint: Endpoint) {
-        self.awaited.push(endpoint);
-        if self.awaited.len() == AWAITED_MAX {
-            self.wake_owners();
-        }
-    }
-
+    /// An owner is woken when others' segments were looked at as well, or soon. At once it may take
+    /// the CPU, to find one connection ready where it could find many.
     fn wake_owners(&mut self) {
         for endpoint in self.awaited.drain(..) {
             endpoint.wake();
+        }
+    }
+
+    fn wake_owners_that_have_waited(&mut self) {
+        if self.awaited.is_empty() {
+            return;
+        }
+        let now = clock::now();
+        if now.saturating_since(self.woken_at) >= WAKE_WITHIN {
+            self.woken_at = now;
+            self.wake_owners();
         }
     }
 
@@ -493,7 +505,7 @@ impl Worker {
             Event::None => {}
             Event::Established(listener) => {
                 listener.offer(&self.host, connection, now);
-                self.note_awaited(Endpoint::Listener(listener));
+                self.awaited.push(Endpoint::Listener(listener));
             }
             Event::Ended {
                 time_wait,

@@ -495,7 +495,7 @@ fn options_are_as_they_were_set() {
     }
 }
 
-/// More of them than wait for the end of the TCP thread's turn.
+/// More than one turn of the TCP thread has time for before it wakes the first.
 #[test]
 fn every_one_of_many_streams_becomes_readable() {
     let (here, there) = pair();
