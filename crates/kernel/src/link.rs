@@ -121,15 +121,52 @@ pub fn index(interface: &str) -> Result<u32, NoSuchInterface> {
 ///
 /// `TimedOut`: no interface that is up has the address.
 pub fn wait_until_local(address: Ipv6Addr) -> io::Result<()> {
-    for _ in 0..LOCAL_LOOKS {
-        let routes = fs::read_to_string("/proc/thread-self/net/ipv6_route")?;
-        if is_local(&routes, address) {
+    wait_until(
+        || {
+            let routes = fs::read_to_string("/proc/thread-self/net/ipv6_route")?;
+            Ok(is_local(&routes, address))
+        },
+        || format!("no interface that is up has the address {address}"),
+    )
+}
+
+/// Waits until one end of a veth pair, in the current network namespace, sends.
+///
+/// The kernel gives a device its transmit queue by a work queue, some time after the other end of
+/// the link came up. What is sent before is dropped, and the sender is not told.
+///
+/// # Errors
+///
+/// `TimedOut`: the interface or its other end is down. Or there is none, or the kernel does not answer.
+pub fn wait_until_sending(interface: &str) -> io::Result<()> {
+    let ifindex = index(interface).map_err(io::Error::other)?;
+    wait_until(
+        || is_sending(ifindex),
+        || format!("`{interface}` or its other end is down"),
+    )
+}
+
+/// Whether it does: the work queue sets the operational state as well (`operstates.rst` of the
+/// kernel's documentation).
+fn is_sending(ifindex: u32) -> io::Result<bool> {
+    let request = rt_link::Request::new().op_getlink_do(&header_of(ifindex));
+    let mut socket = netlink::Socket::new();
+    let mut replies = socket.request(&request)?;
+    let (_, attributes) = replies.recv_one()?;
+    Ok(attributes.get_operstate().map_err(io::Error::other)? == OPERATIONAL)
+}
+
+fn wait_until(
+    mut is_so: impl FnMut() -> io::Result<bool>,
+    otherwise: impl Fn() -> String,
+) -> io::Result<()> {
+    for _ in 0..LOOKS {
+        if is_so()? {
             return Ok(());
         }
-        sleep(LOCAL_PAUSE);
+        sleep(PAUSE);
     }
-    let why = format!("no interface that is up has the address {address}");
-    Err(io::Error::new(io::ErrorKind::TimedOut, why))
+    Err(io::Error::new(io::ErrorKind::TimedOut, otherwise()))
 }
 
 /// The interface of the current network namespace on which the kernel has `address`, if it does. A
@@ -154,9 +191,12 @@ pub fn interface_with(address: IpAddr, link: &str) -> io::Result<Option<String>>
     Ok(found.map(|entry| entry.interface_name))
 }
 
-const LOCAL_PAUSE: Duration = Duration::from_millis(1);
+/// `IF_OPER_UP` of `linux/if.h`.
+const OPERATIONAL: u8 = 6;
+
+const PAUSE: Duration = Duration::from_millis(1);
 /// Ten seconds: a real-time task may hold work queues back that long.
-const LOCAL_LOOKS: u32 = 10_000;
+const LOOKS: u32 = 10_000;
 
 /// `RTF_LOCAL` of `linux/ipv6_route.h`.
 const LOCAL_ROUTE: u32 = 0x8000_0000;
@@ -179,11 +219,7 @@ pub(crate) fn is_local(routes: &str, address: Ipv6Addr) -> bool {
 ///
 /// There is none, or the kernel does not answer.
 pub fn link(ifindex: u32) -> io::Result<Link> {
-    let header = rt_link::Ifinfomsg {
-        ifi_index: ifindex.cast_signed(),
-        ..Default::default()
-    };
-    let request = rt_link::Request::new().op_getlink_do(&header);
+    let request = rt_link::Request::new().op_getlink_do(&header_of(ifindex));
     let mut socket = netlink::Socket::new();
     let mut replies = socket.request(&request)?;
     let (header, attributes) = replies.recv_one()?;
@@ -204,6 +240,13 @@ pub fn link(ifindex: u32) -> io::Result<Link> {
         peer_elsewhere: attributes.get_link_netnsid().is_ok(),
         xdp: attributes.get_xdp().ok().and_then(|xdp| attached(&xdp)),
     })
+}
+
+fn header_of(ifindex: u32) -> rt_link::Ifinfomsg {
+    rt_link::Ifinfomsg {
+        ifi_index: ifindex.cast_signed(),
+        ..Default::default()
+    }
 }
 
 /// The IP protocols that tunnel devices of the current network namespace take which are up: bit
@@ -248,10 +291,9 @@ fn protocols_of(kind: &str) -> u64 {
 /// The kernel refuses.
 pub fn set_up(ifindex: u32, mtu: u32) -> io::Result<()> {
     let header = rt_link::Ifinfomsg {
-        ifi_index: ifindex.cast_signed(),
         ifi_flags: libc::IFF_UP.cast_unsigned(),
         ifi_change: libc::IFF_UP.cast_unsigned(),
-        ..Default::default()
+        ..header_of(ifindex)
     };
     let mut request = rt_link::Request::new().op_setlink_do(&header);
     request.encode().push_mtu(mtu);
@@ -344,6 +386,26 @@ mod tests {
         assert!(is_local(&(added.to_owned() + routed), address));
         assert!(!is_local(&routed.replace("80200001", "00200001"), address));
         assert!(!is_local(routed, "2001:db8::2".parse().unwrap()));
+    }
+
+    /// Needs root.
+    #[test]
+    fn an_end_of_a_link_sends_once_the_other_is_up() {
+        let ip = |words: &str| {
+            let status = Command::new("ip").args(words.split(' ')).status();
+            assert!(status.expect("iproute2 is installed").success(), "{words}");
+        };
+        namespace::in_new(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 up");
+            assert!(!is_sending(index("v0").unwrap()).unwrap());
+            ip("link set v1 up");
+            wait_until_sending("v0").unwrap();
+            assert!(is_sending(index("v0").unwrap()).unwrap());
+            let error = wait_until_sending("v2").unwrap_err().to_string();
+            assert!(error.contains("no interface `v2`"), "{error}");
+        })
+        .expect("this test makes a network namespace and needs root: run `sudo make test`");
     }
 
     /// Needs root. (The kernel of the tests has no tunnel device that takes a protocol.)

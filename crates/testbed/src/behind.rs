@@ -4,6 +4,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use plimsoll_kernel::link::wait_until_sending;
+
 use crate::{Error, Host, Testbed, link};
 
 /// The test host's interface towards the third host.
@@ -39,6 +41,8 @@ impl Testbed {
         test.ip(&format!("link set {INNER_DEVICE} up"))?;
         behind.ip("link set lo up")?;
         behind.ip(&format!("link set {} up", END.device))?;
+        test.run(|| wait_until_sending(INNER_DEVICE))?
+            .map_err(Error::io(format!("wait for the link to {name}")))?;
         Ok(behind)
     }
 }

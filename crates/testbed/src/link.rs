@@ -18,7 +18,7 @@ use netlink_bindings::traits::{NetlinkRequest, Pusher};
 use netlink_bindings::utils::{finalize_nested_header, push_nested_header, write_header};
 use netlink_bindings::{rt_addr, rt_link, rt_neigh, rt_route};
 use nix::libc;
-use plimsoll_kernel::link::wait_until_local;
+use plimsoll_kernel::link::{wait_until_local, wait_until_sending};
 use plimsoll_kernel::netlink;
 
 use crate::{Error, Host};
@@ -73,11 +73,10 @@ pub(crate) fn join(load: &Host, test: &Host) -> Result<(), Error> {
     configure(test, &load.end, Side::Test)?;
     for host in [load, test] {
         // Both ends are up only now.
-        host.run(|| wait_until_local(host.ipv6()))?
-            .map_err(Error::io(format!(
-                "wait for the address of {}",
-                host.name()
-            )))?;
+        host.run(|| {
+            wait_until_local(host.ipv6()).and_then(|()| wait_until_sending(host.device()))
+        })?
+        .map_err(Error::io(format!("wait for the link of {}", host.name())))?;
     }
     Ok(())
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, setsockopt, socket};
 use nix::sys::socket::{MsgFlags, sockopt};
 use plimsoll_guard::{Kind, Outcome};
-use plimsoll_kernel::namespace;
 use plimsoll_kernel::pass_all::PassAll;
+use plimsoll_kernel::{link, namespace};
 use plimsoll_packets::frame::Packet;
 
 use crate::common::closed_port::{CLOSED, FRAMES, flood_closed_port, frame, guarded};
@@ -63,20 +63,6 @@ impl Drop for Namespace {
     }
 }
 
-/// Waits until the device sends: the kernel gives it a queue some time after its other
-/// end came up, and drops what is sent before.
-fn wait_until_active(device: &str) {
-    let end = Instant::now() + Duration::from_secs(10);
-    let shown = || {
-        let output = Command::new("ip").args(["link", "show", device]).output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    };
-    while shown().contains(" qdisc noop ") {
-        assert!(Instant::now() < end, "{}", shown());
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// A host behind this one, which forwards for it.
 fn inside() -> Namespace {
     let inside = Namespace::new();
@@ -89,9 +75,9 @@ fn inside() -> Namespace {
         ip(&format!("address add {INSIDE_V4}/24 dev h0"));
         ip("link set h0 up");
         ip("route add default via 10.77.0.1");
-        wait_until_active("h0");
+        link::wait_until_sending("h0").unwrap();
     });
-    wait_until_active("g0");
+    link::wait_until_sending("g0").unwrap();
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
     inside
 }

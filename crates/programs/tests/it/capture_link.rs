@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
-use plimsoll_kernel::namespace;
+use plimsoll_kernel::{link, namespace};
 use plimsoll_programs::capture::{Capture, CaptureConfig, Error, Mode, Output, Summary};
 
 /// No test waits longer for what must come.
@@ -33,6 +33,7 @@ fn capture(mode: Mode, meanwhile: impl FnOnce(&UdpSocket, &AtomicBool) + Send) -
         ip("addr add 10.0.0.1/24 dev near");
         ip("link set near up");
         ip("link set watched up");
+        link::wait_until_sending("near").unwrap();
         ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev near");
         let config = CaptureConfig {
             filter: "udp dst port 9".to_owned(),
@@ -71,20 +72,6 @@ fn capture(mode: Mode, meanwhile: impl FnOnce(&UdpSocket, &AtomicBool) + Send) -
 }
 
 /// Until frames leave by it.
-fn until_up(interface: &str) {
-    let end = Instant::now() + SOON;
-    let shown = || {
-        let output = Command::new("ip")
-            .args(["link", "show", interface])
-            .output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    };
-    while !shown().contains("state UP") {
-        assert!(Instant::now() < end, "{}", shown());
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn send(client: &UdpSocket, packets: u64) {
     for _ in 0..packets {
         client.send(b"x").unwrap();
@@ -99,8 +86,7 @@ fn a_link_that_goes_down_and_up_costs_no_cpu_and_is_recorded_again() {
         ip("link set watched down");
         thread::sleep(Duration::from_secs(1));
         ip("link set watched up");
-        // The other end notices within a second.
-        until_up("near");
+        link::wait_until_sending("near").unwrap();
         thread::sleep(Duration::from_millis(100));
         send(client, 10);
         thread::sleep(Duration::from_millis(200));

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use plimsoll_kernel::link;
 use plimsoll_packets::frame::{self, Fragment, Packet};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::device::tap::TapDevice;
@@ -240,6 +241,7 @@ fn host(far: &Far, number: u8) {
         run("ip link set lo up");
         lan::set_up_host(number);
     });
+    link::wait_until_sending(&format!("port{number}")).unwrap();
 }
 
 /// Between hosts of the kernel, in both directions and families.

@@ -5,6 +5,7 @@ use std::net::{TcpStream as KernelStream, UdpSocket as KernelSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use plimsoll_kernel::link;
 use plimsoll_stack::Error;
 use plimsoll_stack::device::xdp::{Threaded, XdpConfig, XdpInterface};
 use plimsoll_stack::{ReceivePath, Stack, TcpListener, UdpSocket};
@@ -22,9 +23,8 @@ fn with_queues(queues: u32, test: impl FnOnce() + Send) {
             "ip link add kernel0 {queues} type veth peer name stack0 {queues}"
         ));
         set_up_kernel_side("kernel0");
-        run("ip link set stack0 addrgenmode none");
-        run("ip link set stack0 up");
-        run("ethtool -K stack0 tx off");
+        lan::set_up_stack_side();
+        link::wait_until_sending("kernel0").unwrap();
         test();
     });
 }

@@ -2,6 +2,7 @@
 //! kernel copies it. Needs root.
 
 use std::net::UdpSocket as KernelSocket;
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -59,8 +60,14 @@ fn wait_for_drops(device: &dyn Device, dropped: u64) {
         if drops.early + drops.ring_full + drops.no_buffer >= dropped {
             return;
         }
-        assert!(Instant::now() < end, "{drops:?}");
+        assert!(Instant::now() < end, "{drops:?}, {}", links());
     }
+}
+
+/// What each link counts.
+fn links() -> String {
+    let shown = Command::new("ip").args(["-s", "-s", "link"]).output();
+    String::from_utf8_lossy(&shown.unwrap().stdout).into_owned()
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use plimsoll_kernel::link;
 use plimsoll_stack::device::Device;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::xdp::XdpConfig;
@@ -48,9 +49,8 @@ fn with_switch(versions: [u8; 2], test: impl FnOnce(&Far) + Send) {
             lan::set_up_kernel_side("kernel0");
             run("ip route add 239.0.0.0/8 dev kernel0");
         });
-        run("ip link set stack0 addrgenmode none");
-        run("ip link set stack0 up");
-        run("ethtool -K stack0 tx off");
+        lan::set_up_stack_side();
+        far.run(|| link::wait_until_sending("port0").unwrap());
         test(&far);
     });
 }

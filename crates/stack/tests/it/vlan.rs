@@ -3,6 +3,7 @@
 
 use std::net::UdpSocket as KernelSocket;
 
+use plimsoll_kernel::link;
 use plimsoll_stack::device::Device;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::vlan::Vlan;
@@ -22,6 +23,7 @@ fn joined(test: impl FnOnce() + Send) {
             lan::run(&format!("ip link set {end} up"));
             lan::run(&format!("ethtool -K {end} tx off rxvlan off txvlan off"));
         }
+        link::wait_until_sending("one0").unwrap();
         test();
     });
 }

@@ -26,6 +26,7 @@ pub(crate) fn with_link(test: impl FnOnce() + Send) {
         run("ip link set stack0 up");
         // Nobody computes checksums that are left to hardware.
         run("ethtool -K kernel0 tx off");
+        link::wait_until_sending("kernel0").unwrap();
         test();
     })
     .expect("this test makes a network namespace: run it as root");

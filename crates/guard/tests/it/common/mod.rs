@@ -59,6 +59,7 @@ pub(crate) fn set_up() {
     ip("link set v0 up");
     ip("link set v1 up");
     link::wait_until_local(HOST_V6).expect("v0 is up and has it");
+    link::wait_until_sending("v0").expect("v1 is up");
     // Answers to made-up peers go out on v0 and are nobody's at v1.
     for last in [1, 77, 78, 79] {
         ip(&format!(

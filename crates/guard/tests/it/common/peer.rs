@@ -55,6 +55,7 @@ pub(crate) fn with_peer(other_end: OtherEnd, test: impl FnOnce(&Sender<Job>)) {
         let path = format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd());
         ip(&format!("link set v1 netns {path}"));
         run(&sender, set_up_peer);
+        link::wait_until_sending("v0").unwrap();
         let nobody = "02:00:00:00:00:99";
         for (address, mac) in [
             (IpAddr::V4(PEER_V4), "02:00:00:00:00:01"),

@@ -75,6 +75,7 @@ impl Lan {
             run("ip link add kernel0 type veth peer name stack0");
             set_up_kernel_side("kernel0");
             set_up_stack_side();
+            link::wait_until_sending("kernel0").unwrap();
             test();
         });
     }
@@ -93,6 +94,7 @@ impl Lan {
                 set_up_kernel_side("kernel0");
             });
             set_up_stack_side();
+            far.run(|| link::wait_until_sending("kernel0").unwrap());
             run("ip addr add 10.0.0.2/24 dev stack0");
             test(&far);
         });
@@ -156,7 +158,8 @@ pub(crate) fn set_up_host(number: u8) {
     run("ethtool -K host tx off");
 }
 
-fn set_up_stack_side() {
+/// The stack's end, after the kernel's.
+pub(crate) fn set_up_stack_side() {
     run("ip link set stack0 addrgenmode none");
     run("ip link set stack0 up");
     run("ethtool -K stack0 tx off");
