@@ -102,8 +102,7 @@ impl UdpSocket {
     /// # Errors
     ///
     /// `AddrInUse`: another socket has it. `AddrNotAvailable`: it is no address
-    /// of this stack. `OutOfMemory`: all channels are in use. `Unsupported`:
-    /// the receive path is `ni-lrp` and the device cannot steer.
+    /// of this stack. `OutOfMemory`: all channels are in use.
     pub fn bind(stack: &Stack, at: impl ToSocketAddrs) -> io::Result<Self> {
         first_that_works(at, |at| Self::bind_one(stack, at))
     }
@@ -189,12 +188,13 @@ impl UdpSocket {
         })
     }
 
-    /// From now on datagrams come from and go to `to` alone.
+    /// From now on datagrams come from `to` alone, and [`send`](Self::send) sends there.
+    /// [`send_to`](Self::send_to) still sends anywhere.
     ///
     /// # Errors
     ///
     /// It cannot be reached from this socket's address, or the socket is
-    /// connected already.
+    /// connected already. `InvalidInput`: it shares its address ([`bind_shared`](Self::bind_shared)).
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
         let to = first(to)?;
         let mut peer = self.peer.write();

@@ -31,6 +31,13 @@ pub(crate) enum Part {
     },
 }
 
+impl Part {
+    /// Nothing of the datagram follows in another packet.
+    pub(crate) const fn is_last(self) -> bool {
+        matches!(self, Self::Whole | Self::Fragment { last: true, .. })
+    }
+}
+
 /// What the headers up to the network layer say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use plimsoll_stack::device::Device;
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+use plimsoll_stack::device::{Batch, Capabilities, Device, Drops, Pool};
 use plimsoll_stack::driven::Driven;
 use plimsoll_stack::{Stack, StackConfig, UdpSocket};
 
@@ -191,6 +193,64 @@ fn answers_before_one_that_cannot_be_sent_leave_at_once() {
 
 /// A call that wanted more buffers than there are sent a part, or failed, as if they did not come
 /// back.
+/// A device that takes so many frames and then no more.
+#[derive(Debug)]
+struct Short {
+    inner: SimulatedDevice,
+    room: Arc<AtomicUsize>,
+}
+
+impl Device for Short {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.inner.pool()
+    }
+
+    fn receive(&self, batch: &mut Batch, max: usize) -> io::Result<usize> {
+        self.inner.receive(batch, max)
+    }
+
+    fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
+        let room = self.room.load(Ordering::Relaxed);
+        let mut taken: Batch = batch.drain(..room.min(batch.len())).collect();
+        let sent = self.inner.transmit(&mut taken)?;
+        self.room.fetch_sub(sent, Ordering::Relaxed);
+        Ok(sent)
+    }
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.inner.readiness()
+    }
+
+    fn drops(&self) -> Drops {
+        self.inner.drops()
+    }
+}
+
+/// Frames were taken for datagrams, so that a call of which some were sent said `WouldBlock`.
+#[test]
+fn fragments_without_room_do_not_count_as_datagrams() {
+    let (inner, _cable) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let room = Arc::new(AtomicUsize::new(0));
+    let device = Short {
+        inner,
+        room: Arc::clone(&room),
+    };
+    let stack = Stack::start(device, &StackConfig::at("10.0.0.2/24".parse().unwrap())).unwrap();
+    let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    // A broadcast address has its Ethernet address.
+    let datagram = (&[0; 2000][..], "10.0.0.255:9".parse().unwrap());
+    // Two frames each, and half of one more.
+    room.store(9, Ordering::Relaxed);
+    assert_eq!(socket.send_batch([datagram; 10]).unwrap(), 4);
+    let none = socket.send_batch([datagram; 10]).unwrap_err();
+    assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+}
+
 #[test]
 fn sending_waits_for_buffers_to_come_back() {
     const CHUNKS: usize = 64;

@@ -81,12 +81,12 @@ impl UdpSocket {
 
     /// Sends messages with one call into the device and without copying them. They are copied
     /// where the path to the receiver has become smaller since they were made, and where they are
-    /// another stack's. `batch` is empty afterwards. Returns how many were sent; fewer than given
-    /// only if the device has no room.
+    /// another stack's. `batch` is empty afterwards. Returns how many were sent, as
+    /// [`send_batch`](Self::send_batch).
     ///
     /// # Errors
     ///
-    /// As [`send_to`](Self::send_to), for the first that cannot be sent; those before it are.
+    /// As [`send_to`](Self::send_to), if none was sent.
     pub fn send_messages(&self, batch: &mut Vec<Message>) -> io::Result<usize> {
         self.trouble.take()?;
         let local = self.local_addr()?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_core::time::Instant;
+use smoltcp::wire::IpProtocol;
 
 use super::UdpSocket;
 use crate::clock;
@@ -14,7 +15,7 @@ use crate::error::TooLong;
 use crate::socket::addresses::first;
 use crate::socket::buffer::SendBuffer;
 use crate::wire::datagram::{Datagram, Payload};
-use crate::wire::{UDP_BYTES, emit, fragments};
+use crate::wire::{UDP_BYTES, emit, fragments, packet};
 
 /// How long a call without a timeout waits for a buffer: whoever holds them may be its own thread.
 const BUFFERS_WAIT: Duration = Duration::from_secs(1);
@@ -52,13 +53,12 @@ impl UdpSocket {
             .map_err(|_| io::Error::from_raw_os_error(libc::EDESTADDRREQ))
     }
 
-    /// Sends datagrams with one call into the device. Returns how many; fewer
-    /// than given only if the device has no room.
+    /// Sends datagrams with one call into the device. Returns how many were sent: fewer than given
+    /// if the device has no room, or one cannot be sent. Those after it are not sent either.
     ///
     /// # Errors
     ///
-    /// As [`send_to`](Self::send_to), for the first that cannot be sent; those
-    /// before it are.
+    /// As [`send_to`](Self::send_to), if none was sent.
     pub fn send_batch<'a>(
         &self,
         datagrams: impl IntoIterator<Item = (&'a [u8], SocketAddr)>,
@@ -110,12 +110,11 @@ impl UdpSocket {
 
     /// Sends received datagrams back to where they came from, each in its own
     /// memory, with what is in their payload now. `batch` is empty afterwards.
-    /// Returns how many were sent; fewer than given if the device has no room, or one cannot
-    /// be sent.
+    /// Returns how many were sent, as [`send_batch`](Self::send_batch).
     ///
     /// # Errors
     ///
-    /// As [`send_to`](Self::send_to), for the first that cannot be sent; those before it are.
+    /// As [`send_to`](Self::send_to), if none was sent.
     pub fn reply_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<usize> {
         self.send_each(batch.drain(..), |datagram, out, now| {
             self.push_reply(datagram, out, now)
@@ -194,12 +193,12 @@ impl UdpSocket {
     }
 
     /// Sends datagrams that were written in place, with one call into the device and without
-    /// copying them. `batch` is empty afterwards. Returns how many were sent; fewer than given
-    /// only if the device has no room.
+    /// copying them. `batch` is empty afterwards. Returns how many were sent, as
+    /// [`send_batch`](Self::send_batch).
     ///
     /// # Errors
     ///
-    /// As [`send_to`](Self::send_to), for the first that cannot be sent; those before it are.
+    /// As [`send_to`](Self::send_to), if none was sent.
     pub fn send_buffers(&self, batch: &mut Vec<SendBuffer>) -> io::Result<usize> {
         self.trouble.take()?;
         let local = self.local_addr()?;
@@ -340,7 +339,7 @@ impl UdpSocket {
             }
             let over = deadline.is_some_and(|deadline| clock::now() >= deadline);
             if options.nonblocking || over {
-                let unsent = batch.len();
+                let unsent = batch.iter().filter(|frame| ends_datagram(frame)).count();
                 batch.clear();
                 let error = self.would_block();
                 return match datagrams.saturating_sub(unsent) {
@@ -351,4 +350,10 @@ impl UdpSocket {
             std::thread::sleep(RETRY_SEND);
         }
     }
+}
+
+/// Whether a frame to be sent is a datagram's only or last packet, and no question to a neighbour.
+fn ends_datagram(frame: &Frame) -> bool {
+    packet::parse(frame)
+        .is_ok_and(|packet| packet.protocol == IpProtocol::Udp && packet.part.is_last())
 }
