@@ -1,5 +1,4 @@
-//! Options of the commands that have the kernel poll in threads: `guard`, `forward`,
-//! `screen`.
+//! Options about the kernel's polling in threads that `guard`, `forward` and `screen` share.
 
 use std::fs;
 use std::path::Path;

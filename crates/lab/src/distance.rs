@@ -1,8 +1,8 @@
 //! How far real packets are from the model: each curve that ran on both, point by point.
 //!
-//! The distance is the ratio real / model. Loads are those of the model; where the
-//! generator could not offer one, the point is marked, since its two sides did not meet
-//! the same load.
+//! The distance is the ratio real / model. On `host = "testbed"` loads are those of the
+//! model; where the generator could not offer one, the point is marked, since its two sides did
+//! not meet the same load. On `host = "real"` the model gets what the generator offered.
 
 use std::fmt::Write as _;
 

@@ -98,7 +98,7 @@ pub enum HostKind {
     /// The modelled host and, beside it, this machine's kernel with real packets,
     /// for those curves that have a receive path there.
     Testbed,
-    /// This machine's kernel with real packets, and no model.
+    /// This machine's kernel with real packets. A `[model]` of the same floods may stand beside it.
     Real,
 }
 

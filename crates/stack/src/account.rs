@@ -4,9 +4,10 @@
 //! So one piece of work in [`EVERY`], drawn at random, is measured and charged as many times.
 //! That is right on average, also for connections of a few segments. A piece of work is a
 //! receiving or sending call, a turn of the TCP thread for one connection, or a turn of the
-//! receiving thread. What a receive path does for a socket at arrival is the socket's.
+//! receiving thread or of a proxy. What a receive path does for a socket at arrival is the socket's.
 //!
-//! **Limits.** Copying into a caller's buffer and what wakes a thread is the caller's own.
+//! **Limits.** UDP's copying into a caller's buffer (but for `peek`) and what wakes a thread is the
+//! caller's own.
 //! With `soft-timer-polling` polls in the sockets' calls are charged to nobody.
 
 use std::collections::BTreeMap;

@@ -111,8 +111,8 @@ impl ProxyConfig {
 /// Bounds of TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Connections and listeners at a time, `TIME_WAIT` not counted; from 1 to
-    /// 1,048,576. Memory for their channels is taken beforehand, about 100 bytes
+    /// Connections and listeners at a time; from 1 to 1,048,576. Not counted are those in `TIME_WAIT`
+    /// and those that were closed here and wait for the peer's end alone. Memory for their channels is taken beforehand, about 100 bytes
     /// per frame. Default 256.
     pub connections_max: u32,
     /// A connection's receive buffer, and its send buffer as well; from 2 KiB to
@@ -243,8 +243,9 @@ impl StackConfig {
 /// are those of the simulator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReceivePath {
-    /// As 4.4BSD: everything at arrival, through one shared queue. Collapses
-    /// under overload; it is there to show that.
+    /// As 4.4BSD: everything at arrival, through one shared queue. There to be compared with: its
+    /// paper's host collapses under overload. This one kept its own goodput, and other endpoints
+    /// lost most of their packets.
     Eager,
     /// The socket is known before any work, and a full one costs nothing more;
     /// but what is admitted is processed at once, before any application.
@@ -252,8 +253,9 @@ pub enum ReceivePath {
     /// Lazy receiver processing: frames are only put where they belong, and the
     /// receiving call does the rest, on its thread and its CPU time.
     SoftLrp,
-    /// The same with the demultiplexing done by the device: a socket of its own
-    /// for every endpoint, no thread of ours in between.
+    /// The same with the demultiplexing done by the device: a ring of its own for every UDP
+    /// endpoint, no thread of ours in between. TCP comes by the main ring, as much as its channels
+    /// have room for.
     NiLrp,
     /// Aron & Druschel: as `SoftLrp`, but while no CPU is idle, arrivals wake nobody. The
     /// calls of the sockets poll, so often that a poll finds a quota of packets on average.

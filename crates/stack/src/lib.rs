@@ -113,8 +113,8 @@
 //! # }
 //! ```
 //!
-//! The descriptor tells of arrivals alone. [`UdpSocket::poll`] and [`TcpStream::poll`] tell of room to
-//! send, too, and need no descriptor, as [`TcpListener::poll`] needs none:
+//! A UDP socket's descriptor tells of arrivals alone. [`UdpSocket::poll`] tells of room to send, too,
+//! and needs no descriptor. Nor do [`TcpStream::poll`] and [`TcpListener::poll`]:
 //!
 //! ```
 //! # use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};

@@ -19,7 +19,8 @@ pub enum Outcome {
     /// Part of a datagram that was given to the application as a whole; its
     /// last fragment is [`Delivered`](Self::Delivered).
     Reassembled,
-    /// ARP, neighbour discovery or ICMP, dealt with by its proxy.
+    /// ARP, neighbour discovery, ICMP or a query about groups, dealt with by its proxy; or a segment
+    /// of no connection, dealt with by the TCP thread.
     Control,
     /// Discarded at its channel, which was full.
     Full,

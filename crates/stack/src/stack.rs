@@ -49,7 +49,8 @@ impl Stack {
     ///
     /// [`Error::NotPermitted`]: working ahead takes `CAP_SYS_NICE`, and so does a proxy before other
     /// threads. [`Error::KernelsAddress`]: the device is a packet socket, TAP or TUN, and the kernel has
-    /// one of the addresses. A setting cannot be worked with, or there are no more threads or descriptors.
+    /// one of the addresses. [`Error::Unsupported`]: the device cannot do what the path, the credit or
+    /// forwarding needs. A setting cannot be worked with, or there are no more threads or descriptors.
     pub fn start(device: impl Device + 'static, config: &StackConfig) -> Result<Self, Error> {
         let parts = Parts::assemble(device, config)?;
         let (stack, receiver, proxies) = (parts.stack, parts.receiver, parts.proxies);
@@ -141,7 +142,8 @@ impl Stack {
     /// Frames that could not be sent: no room in the device, a neighbour that too many wait for or
     /// that did not answer, a link that was down or takes no frame of this length
     /// ([`Device::unsent`]). Forwarded frames are counted here as well as
-    /// under [`Outcome::Forwarded`](crate::Outcome::Forwarded).
+    /// under [`Outcome::Forwarded`](crate::Outcome::Forwarded). What a call of a UDP socket has no
+    /// room for is told by its result, and not counted here.
     #[must_use]
     pub fn unsent(&self) -> u64 {
         self.0.host.egress.unsent()

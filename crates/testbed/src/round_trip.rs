@@ -1,5 +1,5 @@
 //! Round trips of single messages, one after the other, as the 1994 paper measured them:
-//! sorted, and the mean of the fastest four in five.
+//! sorted, and the mean of the fastest 4,000 of 5,120.
 //!
 //! The client looks for the answer all the time, so that what is compared is the way and
 //! the server. It is a kernel's socket for every server.

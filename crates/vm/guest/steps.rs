@@ -1,4 +1,4 @@
-//! The steps but for killing and handing over.
+//! The steps that have no file of their own.
 
 use std::fmt;
 use std::net::UdpSocket;

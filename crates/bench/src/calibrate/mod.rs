@@ -5,8 +5,9 @@
 //! test host is put into four states: polled by a timer in softirq context ([`stock`]),
 //! the same with an XDP program in the driver ([`driver`]) or with the guard ([`guarded`]),
 //! and polled by a thread ([`threaded`]). CPU time is that of the kernel crate's meter,
-//! which books each nanosecond of the test host's CPU. From every network time the round's
-//! own cost of so many empty timer runs is taken off.
+//! which books each nanosecond of the test host's CPU. From every network time of a host
+//! that a timer polls, but the timer's own, the round's cost of so many empty timer runs is
+//! taken off.
 //!
 //! **Limits.** A veth link is no adapter: its poll touches no device memory. What a
 //! hypervisor takes between an interrupt and its handler is booked on whoever ran, and so

@@ -1,5 +1,5 @@
 //! `plimsoll demo`: a stock server collapses under a flood, a guarded one does
-//! not. Real packets through the real kernel, less than six minutes.
+//! not. Real packets through the real kernel, in four minutes.
 //!
 //! *UDP flood.* A sink with some work per packet is flooded on its own socket,
 //! while a bystander, an echo on another port, is probed. First its maximum

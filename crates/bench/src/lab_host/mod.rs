@@ -1,8 +1,9 @@
 //! This machine's kernel with real packets, as a host of the lab's experiments.
 //!
 //! What is real is what the benches have: their trials are reused, one of them per
-//! experiment. A trial's rates are multiples of a *unit*: the highest rate without loss
-//! of the stock path of that trial, searched anew in every round. So the papers' rates,
+//! experiment. Where a trial offers load, its rates are multiples of a *unit*, searched anew
+//! in every round: what the unmodified path of that trial takes without loss, or passes or
+//! records at its peak (docs/lab.md). So the papers' rates,
 //! divided by what their unmodified systems took, are offered to a machine that is a
 //! hundred times faster, and to one that is half as fast as an hour ago.
 //!

@@ -3,7 +3,7 @@
 //!
 //! A path of 50 ms each way with a bottleneck ([`plimsoll_testbed::wide_area`]). A client
 //! asks for files over persistent connections that were idle, as the paper's did, and
-//! measures the response time. Before that each connection fetches a larger file, so that
+//! measures the response time. Before that each connection fetches a file of 300 packets, so that
 //! the client's receive window is open and whoever estimates has something to estimate.
 //! Then it is idle for 2.5 s: the kernel halves its window for each timeout of idleness,
 //! and ours begins anew after a second.

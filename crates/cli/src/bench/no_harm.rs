@@ -35,8 +35,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "PPS", default_value_t = defaults().flood_pps, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     flood_pps: u64,
     /// Fail (exit code 1) if a goal is missed or not measured, but for ipvs and vlan where this
-    /// machine has none, for floods that overload nobody, and where throughput counts for a guard
-    /// that is attached from the start, which has to be asked for on a veth
+    /// machine has none, for floods that overload nobody and by which nothing was missed, and where
+    /// throughput counts for a guard that is attached from the start, which has to be asked for on a
+    /// veth
     #[arg(long)]
     strict: bool,
 }
@@ -69,7 +70,8 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
 }
 
 /// That all goals are met, but for those of optional set-ups that this machine cannot make, of
-/// floods that overload nobody, and of what has to be asked for on a veth.
+/// floods that overload nobody and by which nothing was missed, and of what has to be asked for on a
+/// veth.
 fn judge(goals: &[Goal], not_shown: &[NotShown]) -> Result<(), Missed> {
     let is_shown = |goal: &&Goal| {
         let setup = goal.id.split('/').next().unwrap_or_default();

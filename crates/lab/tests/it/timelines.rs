@@ -15,7 +15,7 @@
 //!
 //! - The model hands a packet to the transmitter when all of the driver's work is done.
 //!   The paper calls `lnput` at 49 to 52 percent and is done at 68 to 70: one event of the
-//!   model, at 60 to 63, stands for both. The interrupt that follows is late by as much.
+//!   model, at 60 to 63, stands for both. The interrupt that follows is late by 4 to 7.
 //! - Polled, the paper's handler takes 53 µs with its tracing, and 44 more until the
 //!   polling loop begins. The model's takes 8, and the loop begins at once; its change of
 //!   thread, `poll_start`, is in the loop.

@@ -13,8 +13,8 @@
 //! Each packet ends in one place ([`Counts`]), and the places add up to the interface's
 //! own counters, unless it counts frames that the kernel merges or the adapter cuts (GRO, TSO).
 //!
-//! Nothing of the interface is set: it is as before when the capture ends, also by
-//! SIGKILL.
+//! What is set of the interface (promiscuous mode; in mode `take` an XDP program) ends with the
+//! capture, also by SIGKILL.
 
 mod arrivals;
 mod config;

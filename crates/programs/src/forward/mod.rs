@@ -72,7 +72,8 @@ pub struct Config {
     /// which is for IPv4 alone.
     pub reverse_path: Option<ReversePath>,
     /// A filter expression of packets that are forwarded before all others in user space, also
-    /// while input is inhibited or the CPU limit reached. Then the kernel polls before the thread that
+    /// while input is inhibited, or the CPU limit is reached and they and polling need no more than
+    /// half of it. Then the kernel polls before the thread that
     /// forwards the others, for up to half of the CPU limit: what it discards of a flood takes CPU
     /// time from forwarding. Default: none, and the kernel polls beneath that thread.
     pub protected: Option<String>,
@@ -86,7 +87,7 @@ pub struct Config {
     /// Threads may poll with any driver, not only with those that were
     /// [tried](plimsoll_kernel::threaded::TRIED). Default false.
     pub any_driver: bool,
-    /// Packets that a turn of polling takes in user space. Default 64, a ring's quarter.
+    /// Packets that a turn of polling takes in user space. Default 64, an eighth of a ring.
     pub quota: u32,
 }
 

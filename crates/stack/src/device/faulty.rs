@@ -2,7 +2,7 @@
 //! ones for the same seed and the same frames.
 //!
 //! Every frame of both directions meets the faults in this order: lost, else
-//! perhaps corrupted (one bit), else duplicated, else held back until the next
+//! perhaps corrupted (one bit), perhaps duplicated as well, and perhaps held back until the next
 //! frame of its direction has passed. A frame that is held when nothing follows
 //! in the batch goes with the next call. Sockets that the device opens for single endpoints
 //! (`ni-lrp`) have the same faults, drawn from seeds of their own.

@@ -121,8 +121,8 @@ impl<D: Device, W: Write + Send + 'static> Wrapper for Recording<D, W> {
     }
 
     fn transmit_through(&self, batch: &mut Batch) -> io::Result<usize> {
-        // Frames leave our hands in sending, so they are written before, and
-        // only those that then go are counted on.
+        // Frames leave our hands in sending, so they are copied before, and
+        // only those that then go are written.
         let mut capture = self.capture.lock();
         let mut sent = 0;
         let mut one = Batch::with_capacity(1);

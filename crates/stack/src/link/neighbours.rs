@@ -3,9 +3,9 @@
 //!
 //! Pure: time comes in, questions to be asked go out. An entry is believed for
 //! a minute, then used a little longer while it is asked for again. Of an
-//! unknown neighbour a few frames are kept until it answers. An answer that
-//! nobody asked for changes nothing; a neighbour that asks for us is learnt,
-//! since it is about to be answered.
+//! unknown neighbour a few frames are kept until it answers. An answer about an
+//! unknown neighbour that nobody asked for changes nothing; about a known one any answer
+//! counts. A neighbour that asks for us is learnt, since it is about to be answered.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -99,7 +99,7 @@ impl Neighbours {
     }
 
     /// `address` is at `mac`. Returns the frames that waited for it. Unless
-    /// `asked_us`, only neighbours that were asked for are learnt.
+    /// `asked_us`, only of neighbours that are known or were asked for.
     pub(crate) fn learn(
         &mut self,
         address: IpAddr,

@@ -2,7 +2,7 @@
 //! names settings of the file (`config_file`).
 //!
 //! Each is defined, checked and documented here and nowhere else. The first
-//! paragraph about a setting is its effect, the second what it costs; both are
+//! paragraph about a setting is its effect, the one that begins with `Cost:` its price; all are
 //! in `--help`, the man page and the file of the package.
 
 use std::collections::BTreeMap;

@@ -2,8 +2,8 @@
 //!
 //! The driver puts them in rings of their own (`bpf/classic.h`), so that a flood of others
 //! fills none of them. Their thread comes before the one that forwards the others
-//! (`crate::polling`). It has output rings of its own as well: what inhibits input there, a
-//! full output queue or the CPU limit, does not concern it.
+//! (`crate::polling`). It has output rings of its own as well: a full output queue there does not
+//! concern it, nor the CPU limit while it and the kernel's polling need no more than half of that.
 //!
 //! **Limits.** No feedback here: who protects a flood has it dropped at its output queue.
 

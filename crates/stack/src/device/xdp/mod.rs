@@ -313,11 +313,12 @@ pub struct XdpInterface {
 }
 
 impl XdpInterface {
-    /// Opens a queue of an interface of this network namespace.
+    /// Opens an interface of this network namespace: all its receive queues, or one
+    /// ([`XdpConfig::all_queues`]).
     ///
     /// # Errors
     ///
-    /// Each names its remedy: a missing capability, interface or queue, an MTU
+    /// Each names its remedy: a missing capability, interface or queue, more than 16 queues, an MTU
     /// beyond one buffer, another program on the interface or its queue, an owned address
     /// that the kernel has, a driver without native XDP or zero-copy, too little lockable memory.
     pub fn open(interface: &str, config: &XdpConfig) -> Result<Self, Error> {
