@@ -27,8 +27,8 @@
 //! only [`charge::contention`] and [`charge::shedding`] are used outside of tests.
 //!
 //! Every module is a pure state machine: it is constructed from a documented
-//! config that validates itself, fed with `on_*`/`handle_*` (an event and the
-//! time) and asked with `poll_*` or a plain getter. Nothing here reads a
+//! config that validates itself, fed with events and the time, mostly by `on_*`,
+//! and asked with `poll_*` or a plain getter. Nothing here reads a
 //! clock, does I/O, draws random numbers, or allocates after construction.
 
 #![no_std]

@@ -1,7 +1,7 @@
 //! A program that passes every frame.
 //!
 //! veth hands on what a program sends back by `XDP_TX` only if the other end runs
-//! a program too; an adapter has no such rule. And veth has NAPI instances only
+//! a program too or has GRO on; an adapter has no such rule. And veth has NAPI instances only
 //! with a program or GRO.
 //!
 //! Limits: with it, veth copies what ordinary sockets send to that end, and the

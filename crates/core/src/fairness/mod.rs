@@ -81,7 +81,8 @@
 //! can be is not known. What is not in profile goes to others: nobody gets more than a tenth above
 //! its exact share and its part of that rest.
 //!
-//! **Limits.** A source may use [`BURST_TICKS`] of its share at once. A share at most
+//! **Limits.** A source may use [`BURST_TICKS`] of its share at once, or [`BURST_PACKETS`] packets if that
+//! is more. A share at most
 //! doubles per epoch of at least [`EPOCH_TICKS`]: the first tenths of a second of
 //! an overload are less fair, and the first seconds are where each of very many sources
 //! has a share of few packets a second. Turns are not exact: of a crowd
@@ -93,6 +94,7 @@
 //! The guard's BPF program makes the same decision, in `fairness.h`, by the same
 //! [`numbers`]; a test shows both the same packets. There, each CPU has tables of its own.
 //!
+//! [`BURST_PACKETS`]: numbers::BURST_PACKETS
 //! [`BURST_TICKS`]: numbers::BURST_TICKS
 //! [`EPOCH_TICKS`]: numbers::EPOCH_TICKS
 //! [`NEWCOMER_TURNS`]: numbers::NEWCOMER_TURNS

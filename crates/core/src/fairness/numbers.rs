@@ -1,5 +1,6 @@
 //! The numbers by which sources are judged, and why each is what it is. The guard's build
-//! script writes them into a header for the BPF program, which has no others.
+//! script writes them into a header for the BPF program, which has no others. One,
+//! [`PROFILE_ROOM_PARTS`], reaches it as a setting: the watermark of full queues.
 
 /// Credit of one packet, as a power of two.
 pub const PACKET_SHIFT: u32 = 16;

@@ -11,7 +11,7 @@
  * Rules: the default is to admit. A UDP socket takes all that fits. Once it was full it
  * discards, for a while, from its high watermark until it has fallen below the low one, but
  * not the packets of sources that have not had their fair share. A listener discards new
- * SYNs while its accept queue is at its backlog, and answers them with cookies
+ * SYNs while its accept queue is beyond its backlog, and answers them with cookies
  * while its SYN queue is. The last places of a server that is behind, or makes no cookies, are
  * for sources that have not had their share. While input is shed, every channel has its share.
  * Every packet ends in exactly one (kind, outcome) of `totals`.

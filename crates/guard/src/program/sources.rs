@@ -97,7 +97,7 @@ impl SourcesReader {
 
     /// Adds to the reading how many sources each overloaded channel has and which are the
     /// heaviest, and how many sources are known. Looks at each entry of the tables of
-    /// those CPUs that have an overloaded channel, 262,144 at most.
+    /// those CPUs that have an overloaded channel, 524,288 on two CPUs.
     pub fn tell(&self, counters: &mut Counters) {
         counters.known_sources = self.tables.known.count(period_of(self.epoch));
         if self.overloaded.is_empty() {

@@ -44,7 +44,7 @@ pub struct Status {
     pub interface: String,
     /// The guard's process.
     pub pid: u32,
-    /// Seconds since it attached.
+    /// Seconds since the guard started.
     pub uptime_s: f64,
     /// Outcomes are counted only: everything passes.
     pub observe: bool,

@@ -304,7 +304,7 @@ impl Collector for Sample {
         let help = "1 if outcomes are counted only and everything passes, else 0";
         let observing = f64::from(u8::from(self.observe));
         self.encode_one(encoder, "observing", help, None, observing)?;
-        let help = "Time since the guard attached";
+        let help = "Time since the guard started";
         self.encode_one(encoder, "uptime", help, Some(&Unit::Seconds), self.uptime_s)
     }
 }
