@@ -160,6 +160,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// The device is broken, or gone ([`io::ErrorKind::NotFound`]).
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize>;
 
+    /// As [`transmit`](Self::transmit), but frames may wait here until that is called next, with
+    /// or without others. For whoever sends more soon, or holds a lock that others want.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn enqueue(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.transmit(batch)
+    }
+
     /// Whether a frame that is to be sent would find room now, as far as the device knows. Asked
     /// after one that found none.
     fn has_room(&self) -> bool {

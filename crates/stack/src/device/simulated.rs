@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use parking_lot::Mutex;
 
 use super::{Batch, Capabilities, Device, Drops, Frame, Mac, Pool};
 
@@ -50,6 +51,8 @@ pub struct SimulatedDevice {
     pool: Arc<Pool>,
     inbound: Arc<Direction>,
     outbound: Arc<Direction>,
+    /// What waits to be sent with others.
+    waiting: Mutex<Batch>,
 }
 
 /// Frames on their way to one end.
@@ -78,6 +81,7 @@ impl SimulatedDevice {
             pool: Arc::clone(&inbound.pool),
             inbound: Arc::clone(inbound),
             outbound: Arc::clone(outbound),
+            waiting: Mutex::default(),
         };
         Ok((end(1, &to_first, &to_second), end(2, &to_second, &to_first)))
     }
@@ -159,9 +163,16 @@ impl Device for SimulatedDevice {
 
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
         let sent = batch.len();
-        for frame in batch.drain(..) {
+        let mut waiting = self.waiting.lock();
+        for frame in waiting.drain(..).chain(batch.drain(..)) {
             self.outbound.deliver(&frame);
         }
+        Ok(sent)
+    }
+
+    fn enqueue(&self, batch: &mut Batch) -> io::Result<usize> {
+        let sent = batch.len();
+        self.waiting.lock().append(batch);
         Ok(sent)
     }
 

@@ -76,6 +76,21 @@ impl Vlan {
         frame.set_range(range.start + TAG_BYTES..range.end);
         Some(frame)
     }
+
+    /// With tags, in one way or the other.
+    fn give(
+        &self,
+        batch: &mut Batch,
+        way: impl FnOnce(&dyn Device, &mut Batch) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let before = batch.len();
+        batch.retain_mut(|frame| insert_tag(frame, [TAG_PROTOCOL, self.id]));
+        let result = way(&*self.device, batch);
+        // What found no room comes again.
+        batch.iter_mut().for_each(take_tag_back);
+        result?;
+        Ok(before - batch.len())
+    }
 }
 
 /// Puts a tag behind the addresses. False: there is no room in front of the frame, or it is
@@ -128,13 +143,11 @@ impl Device for Vlan {
     }
 
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
-        let before = batch.len();
-        batch.retain_mut(|frame| insert_tag(frame, [TAG_PROTOCOL, self.id]));
-        let result = self.device.transmit(batch);
-        // What found no room comes again.
-        batch.iter_mut().for_each(take_tag_back);
-        result?;
-        Ok(before - batch.len())
+        self.give(batch, |device, batch| device.transmit(batch))
+    }
+
+    fn enqueue(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.give(batch, |device, batch| device.enqueue(batch))
     }
 
     fn has_room(&self) -> bool {
@@ -273,8 +286,10 @@ mod tests {
         let mut whole = vlan.pool().take().unwrap();
         assert!(whole.copy_from(&frame(&[8, 0, 9])));
         batch.push_back(whole);
-        assert_eq!(vlan.transmit(&mut batch).unwrap(), 1);
         let mut received = Batch::new();
+        assert_eq!(vlan.enqueue(&mut batch).unwrap(), 1);
+        assert_eq!(cable.receive(&mut received, 10).unwrap(), 0, "it waits");
+        assert_eq!(vlan.transmit(&mut batch).unwrap(), 0);
         cable.receive(&mut received, 10).unwrap();
         assert_eq!(received[0][..], frame(&[0x81, 0, 0, 5, 8, 0, 9]));
         let mut tagged = received.pop_front().unwrap();

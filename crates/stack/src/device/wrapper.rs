@@ -55,6 +55,15 @@ pub trait Wrapper: Send + Sync + fmt::Debug {
     fn transmit_through(&self, batch: &mut Batch) -> io::Result<usize> {
         self.inner().transmit(batch)
     }
+
+    /// As [`Device::enqueue`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn enqueue_through(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.transmit_through(batch)
+    }
 }
 
 impl<W: Wrapper> Device for W {
@@ -72,6 +81,10 @@ impl<W: Wrapper> Device for W {
 
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
         self.transmit_through(batch)
+    }
+
+    fn enqueue(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.enqueue_through(batch)
     }
 
     fn has_room(&self) -> bool {
@@ -167,5 +180,9 @@ impl<D: Device + ?Sized> Wrapper for Arc<D> {
 
     fn around(&self, opened: Arc<dyn Device>) -> io::Result<Arc<dyn Device>> {
         Ok(opened)
+    }
+
+    fn enqueue_through(&self, batch: &mut Batch) -> io::Result<usize> {
+        (**self).enqueue(batch)
     }
 }

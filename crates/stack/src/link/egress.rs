@@ -389,9 +389,23 @@ impl Egress {
         Ok(())
     }
 
-    /// Has the device go on with what it could not send so far, and give frames back.
+    /// As [`transmit`](Self::transmit), but frames may wait in the device for
+    /// [`push_on`](Self::push_on).
+    pub(crate) fn enqueue(&self, batch: &mut Batch) -> io::Result<()> {
+        if !batch.is_empty() {
+            self.device.enqueue(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Has the device go on with what waits there, and give frames back.
     pub(crate) fn push_on(&self) -> io::Result<()> {
         self.device.transmit(&mut Batch::new()).map(drop)
+    }
+
+    /// The same for who has no use for an error: the receiving thread tells that the device is gone.
+    pub(crate) fn push_on_if_there(&self) {
+        let _ = self.push_on();
     }
 
     /// As [`transmit`](Self::transmit), and drops what found no room.

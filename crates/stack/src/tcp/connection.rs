@@ -7,12 +7,10 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::demux::ChannelId;
 use plimsoll_core::time::Instant;
@@ -38,6 +36,9 @@ use crate::wire::trouble::{Report, Trouble};
 mod ending;
 mod paced;
 mod sending;
+mod waiting;
+
+pub(super) use self::waiting::{Wait, Wanted};
 
 /// How long an unanswered handshake is tried.
 const HANDSHAKE: Duration = Duration::from_secs(20);
@@ -105,32 +106,6 @@ impl fmt::Debug for Connection {
             .field("remote", &self.remote)
             .finish_non_exhaustive()
     }
-}
-
-/// What an owner's thread waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// The end of the handshake.
-    Connection,
-    /// Something to read, or the end.
-    Data,
-    /// Room to write.
-    Room,
-}
-
-impl Wanted {
-    const KINDS: usize = 3;
-}
-
-/// How long a call waits for what is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// The caller waits for the descriptor instead.
-    Not,
-    /// The caller only looks, whatever the descriptor waits for.
-    Look,
-    For(Duration),
-    Ever,
 }
 
 /// What the TCP thread's work for a connection has led to.
@@ -377,7 +352,7 @@ impl Connection {
     pub(super) fn set_pacing(&self, host: &Host, now: Instant, pacing: Pacing) -> io::Result<()> {
         let mut inner = self.inner.lock();
         inner.set_pacing(host, self.channel, pacing)?;
-        self.after(&mut inner, host, now);
+        self.after(inner, host, now);
         Ok(())
     }
 
@@ -393,76 +368,8 @@ impl Connection {
         let _work = self.account.work();
         let mut inner = self.inner.lock();
         let result = inner.act(host, now, act);
-        self.after(&mut inner, host, now);
+        self.after(inner, host, now);
         result
-    }
-
-    /// As [`with`](Self::with). If `act` has no answer, this waits as it is told, or the
-    /// descriptor becomes readable when there is any of what is `wanted`.
-    pub(super) fn with_or_await<R>(
-        &self,
-        host: &Host,
-        now: Instant,
-        (wanted, wait): (&[Wanted], Wait),
-        act: impl FnOnce(&mut Socket<'static>) -> Option<R>,
-    ) -> Option<R> {
-        self.owner.set_to_this_thread();
-        let work = self.account.work();
-        let mut inner = self.inner.lock();
-        let result = inner.act(host, now, act);
-        if result.is_none() && wait != Wait::Look {
-            if wait == Wait::Not {
-                self.waker.clear();
-                inner.by_descriptor = true;
-            }
-            for wanted in wanted {
-                if !inner.awaited.contains(wanted) {
-                    inner.awaited.push(*wanted);
-                }
-            }
-        }
-        self.after(&mut inner, host, now);
-        drop(work);
-        // A device that fails from here on finds this call waiting, and wakes it.
-        if result.is_none() && !host.has_failed() {
-            match wait {
-                Wait::Not | Wait::Look => {}
-                Wait::For(limit) => drop(self.changed.wait_for(&mut inner, limit)),
-                Wait::Ever => self.changed.wait(&mut inner),
-            }
-        }
-        result
-    }
-
-    /// Whoever takes the descriptor is going to wait for it: for data, unless a call has told for
-    /// what. `read_shut`: reading returns at once.
-    pub(super) fn await_by_descriptor(&self, host: &Host, read_shut: &AtomicBool) {
-        let mut inner = self.inner.lock();
-        if inner.by_descriptor {
-            return;
-        }
-        inner.by_descriptor = true;
-        if !inner.awaited.contains(&Wanted::Data) {
-            inner.awaited.push(Wanted::Data);
-        }
-        let is_shut = read_shut.load(Ordering::Relaxed);
-        // A device that fails from here on finds the descriptor waited for, and wakes it.
-        if is_shut || inner.has_what_is_awaited() || host.has_failed() {
-            self.wake_all(&mut inner);
-        }
-    }
-
-    /// Whoever waits is to look again.
-    pub(super) fn wake(&self) {
-        self.wake_all(&mut self.inner.lock());
-    }
-
-    fn wake_all(&self, inner: &mut Inner) {
-        inner.awaited.clear();
-        self.changed.notify_all();
-        if std::mem::take(&mut inner.by_descriptor) {
-            self.waker.wake();
-        }
     }
 
     /// The network tells of a segment of ours. Only one that is on its way is believed (RFC
@@ -482,8 +389,7 @@ impl Connection {
             (_, Some(errno)) if connecting => {
                 inner.trouble = Some(errno);
                 inner.socket().abort();
-                self.after(&mut inner, host, now);
-                drop(inner);
+                self.after(inner, host, now);
                 // The TCP thread finds out that it has ended.
                 host.tcp.ready.push(self.channel);
             }
@@ -491,15 +397,23 @@ impl Connection {
         }
     }
 
-    /// Sends what is due, sets the timer, wakes the owner.
-    fn after(&self, inner: &mut Inner, host: &Host, now: Instant) {
+    /// Sends what is due, sets the timer, wakes the owner. The lock is given back before the
+    /// device sends: what that brings about may want it.
+    fn after(&self, mut inner: MutexGuard<'_, Inner>, host: &Host, now: Instant) {
+        self.prepare(&mut inner, host, now);
+        drop(inner);
+        host.egress.push_on_if_there();
+    }
+
+    /// The same, but that the device is still to be told.
+    fn prepare(&self, inner: &mut Inner, host: &Host, now: Instant) {
         self.go_on(inner, host, now);
         if inner.has_what_is_awaited() {
             self.wake_all(inner);
         }
     }
 
-    /// The same on the TCP thread, which wakes owners when its turn is over.
+    /// The same on the TCP thread, which tells the device and wakes owners when its turn is over.
     fn turned(&self, inner: &mut Inner, host: &Host, now: Instant) -> Turned {
         self.go_on(inner, host, now);
         Turned {
@@ -508,7 +422,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is due, and sets the timer.
+    /// Gives the device what is due, and sets the timer.
     fn go_on(&self, inner: &mut Inner, host: &Host, now: Instant) {
         inner.send(host, self.remote, now);
         inner.note_owed(now);
@@ -519,13 +433,6 @@ impl Connection {
             let look = inner.listener.is_some().then_some(look);
             inner.set_timer(host, self.channel, look, now);
         }
-    }
-}
-
-/// Readable once something happened that a call had to wait for.
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.waker.as_fd()
     }
 }
 
@@ -571,25 +478,6 @@ impl Inner {
         let acknowledged = self.socket().send_queue() < queued;
         self.on_heard(acknowledged, now);
     }
-
-    /// Whether somebody who waits would go on now.
-    fn has_what_is_awaited(&mut self) -> bool {
-        let socket = self.sockets.get::<Socket<'_>>(self.handle);
-        let connecting = matches!(socket.state(), State::SynSent | State::SynReceived);
-        // What waits for a departure must be there in time: a writer that comes late would
-        // send a burst.
-        let clocked = self.pace.flow.is_some();
-        let room = if clocked {
-            socket.can_send()
-        } else {
-            has_room(socket)
-        };
-        self.awaited.iter().any(|wanted| match wanted {
-            Wanted::Connection => !connecting,
-            Wanted::Data => socket.can_recv() || !socket.may_recv() && !connecting,
-            Wanted::Room => room || !socket.may_send() && !connecting,
-        })
-    }
 }
 
 /// The packet with its segment a byte later. smoltcp does not count the byte by which it probes a
@@ -616,12 +504,4 @@ fn interface_at(local: SocketAddr, wire: &mut Wire, now: Instant) -> io::Result<
         let _ = addresses.push(host_cidr(local.ip()));
     });
     Ok(interface)
-}
-
-/// Room that is worth waking a writer for: a third of the buffer, as Linux does
-/// (`sk_stream_is_writeable`). With less, each acknowledgement cost two switches between
-/// threads for two segments.
-fn has_room(socket: &Socket<'_>) -> bool {
-    let (queued, capacity) = (socket.send_queue(), socket.send_capacity());
-    socket.can_send() && (capacity - queued >= capacity / 3 || queued == 0)
 }

@@ -36,9 +36,9 @@ use crate::wire::packet::Packet;
 /// Segments of a connection, of a listener or of `TIME_WAIT` that one turn takes.
 pub(super) const TURN_SEGMENTS: usize = 64;
 
-/// An owner is woken so long after its segment at most, and one channel's work. Some twenty times what
-/// a switch between threads costs.
-const WAKE_WITHIN: Duration = Duration::from_micros(100);
+/// An owner is woken, and its answer leaves, so long after its segment at most, and one channel's
+/// work. Some twenty times what a switch between threads costs.
+const HAND_ON_WITHIN: Duration = Duration::from_micros(100);
 
 /// The TCP thread's state.
 pub(crate) struct Worker {
@@ -56,8 +56,8 @@ pub(crate) struct Worker {
     round: Vec<(Reverse<Level>, usize, ChannelId)>,
     /// Whose owners are to be woken.
     awaited: Vec<Endpoint>,
-    /// When owners were woken last, or the turn began.
-    woken_at: Instant,
+    /// When that was done last, or the turn began.
+    handed_on_at: Instant,
 }
 
 impl Worker {
@@ -79,7 +79,7 @@ impl Worker {
             follower: None,
             round: Vec::new(),
             awaited: Vec::new(),
-            woken_at: Instant::ZERO,
+            handed_on_at: Instant::ZERO,
             backup: TimerFd::new().map_err(Error::io("make a timer descriptor"))?,
         })
     }
@@ -134,13 +134,13 @@ impl Worker {
     /// departures: a trigger state.
     pub(crate) fn turn(&mut self, now: Instant) -> io::Result<()> {
         self.begin_round();
-        self.woken_at = now;
+        self.handed_on_at = now;
         let mut round = std::mem::take(&mut self.round);
         let mut level = None;
         for (at, _, channel) in round.drain(..) {
             // A better owner does not wait for work for others.
             if level.replace(at).is_some_and(|before| before != at) {
-                self.wake_owners();
+                self.hand_on();
             }
             self.look_at(channel, now);
         }
@@ -157,11 +157,12 @@ impl Worker {
             }
         }
         self.send_departures();
-        self.wake_owners();
+        let sent = self.host.egress.transmit_or_drop(&mut self.out);
+        self.hand_on();
         if let Some(follower) = &mut self.follower {
             follower.end_turn(&self.host.tcp.ready.urgency, now);
         }
-        self.host.egress.transmit_or_drop(&mut self.out)
+        sent
     }
 
     /// What waits now; what is put back meanwhile waits for the next turn.
@@ -478,25 +479,24 @@ impl Worker {
         if !matches!(event, Event::None) {
             self.for_all(|this| this.act_on(connection, event, now));
         }
-        self.wake_owners_that_have_waited();
+        self.hand_on_what_has_waited();
     }
 
-    /// An owner is woken when others' segments were looked at as well, or soon. At once it may take
-    /// the CPU, to find one connection ready where it could find many.
-    fn wake_owners(&mut self) {
+    /// What the connections answer leaves, and their owners are woken, when others' segments were
+    /// looked at as well, or soon. At once a system call would send one segment where it could
+    /// send many, and an owner may take the CPU to find one connection ready.
+    fn hand_on(&mut self) {
+        self.host.egress.push_on_if_there();
         for endpoint in self.awaited.drain(..) {
             endpoint.wake();
         }
     }
 
-    fn wake_owners_that_have_waited(&mut self) {
-        if self.awaited.is_empty() {
-            return;
-        }
+    fn hand_on_what_has_waited(&mut self) {
         let now = clock::now();
-        if now.saturating_since(self.woken_at) >= WAKE_WITHIN {
-            self.woken_at = now;
-            self.wake_owners();
+        if now.saturating_since(self.handed_on_at) >= HAND_ON_WITHIN {
+            self.handed_on_at = now;
+            self.hand_on();
         }
     }
 

@@ -34,6 +34,7 @@ mod raw_peer;
 mod readiness;
 mod room;
 mod send_buffers;
+mod sent_later;
 mod settings;
 mod shared_socket;
 mod snooping;

@@ -249,7 +249,7 @@ fn a_packet_socket_waits_while_the_link_is_down_and_sends_after() {
 }
 
 /// A frame of nobody's protocol, from and to somebody unknown.
-fn frame(device: &dyn Device, bytes: usize) -> Frame {
+pub(crate) fn frame(device: &dyn Device, bytes: usize) -> Frame {
     let mut frame = device.pool().take().unwrap();
     let mut content = vec![2; bytes];
     content[6..12].fill(4);
@@ -259,7 +259,7 @@ fn frame(device: &dyn Device, bytes: usize) -> Frame {
 }
 
 /// How many of these frames come to `kernel0` soon, of so many.
-fn arrived(at: &PacketDevice, frames: usize) -> usize {
+pub(crate) fn arrived(at: &PacketDevice, frames: usize) -> usize {
     let (mut batch, mut seen) = (Batch::new(), 0);
     let end = Instant::now() + SOON;
     while seen < frames && Instant::now() < end {

@@ -147,6 +147,10 @@ impl Device for Sockets {
         self.first().transmit(batch)
     }
 
+    fn enqueue(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.first().enqueue(batch)
+    }
+
     fn has_room(&self) -> bool {
         wait::is_writable(self.first().as_fd())
     }

@@ -33,6 +33,10 @@ const REFILL_BATCH: usize = 64;
 /// What the kernel has beside the bytes of a frame that it copied.
 const COPY_BYTES: usize = 256;
 
+/// Frames that wait in the ring before the kernel is told although more are to come: it sends so
+/// many at a time.
+const TELL_AT: u32 = 32;
+
 /// How soon it is tried again to lend chunks, while the kernel has nearly none to receive into,
 /// and to send what it did not take. (What another thread leaves after a look is found by the
 /// next one, within [`PRESENCE_LOOK`].)
@@ -222,6 +226,30 @@ impl Socket {
         self.descriptor().as_fd()
     }
 
+    /// Puts frames in the ring, and tells the kernel if so many wait there, or others have no room.
+    fn put(&self, batch: &mut Batch, tell_at: u32) -> io::Result<usize> {
+        let now = clock::now();
+        self.queue.completions.reclaim(&self.queue.pool, now);
+        let mut ring = self.transmit.lock();
+        let sent = batch.len().min(ring.room() as usize);
+        self.queue.completions.on_lent(sent, now);
+        for frame in batch.drain(..sent) {
+            let (addr, len) = frame.lend();
+            let options = 0;
+            ring.put(xdp_desc { addr, len, options });
+        }
+        ring.publish();
+        // Also of what an earlier call could not send: nobody else would come back to it.
+        let has_enough = ring.queued() >= tell_at || !batch.is_empty() && ring.queued() > 0;
+        let tell = has_enough && ring.memory().needs_wakeup();
+        // Others may put frames in the ring while the kernel sends.
+        drop(ring);
+        if tell {
+            self.kick()?;
+        }
+        Ok(sent)
+    }
+
     /// In copy mode the kernel sends inside of this call, a batch at a time.
     fn kick(&self) -> io::Result<()> {
         for _ in 0..KICKS_MAX {
@@ -242,7 +270,7 @@ impl Socket {
 
     /// Tells the kernel of frames that are left in the transmit ring. Whether some may be still.
     pub(super) fn has_unsent(&self) -> bool {
-        // Whoever holds the lock tells the kernel, which may leave some.
+        // Whoever holds the lock puts frames there, and the kernel may leave some.
         let Some(ring) = self.transmit.try_lock() else {
             return true;
         };
@@ -332,22 +360,11 @@ impl Device for Socket {
     }
 
     fn transmit(&self, batch: &mut Batch) -> io::Result<usize> {
-        let now = clock::now();
-        self.queue.completions.reclaim(&self.queue.pool, now);
-        let mut ring = self.transmit.lock();
-        let sent = batch.len().min(ring.room() as usize);
-        self.queue.completions.on_lent(sent, now);
-        for frame in batch.drain(..sent) {
-            let (addr, len) = frame.lend();
-            let options = 0;
-            ring.put(xdp_desc { addr, len, options });
-        }
-        ring.publish();
-        // Also for what an earlier call could not send: nobody else would come back to it.
-        if ring.queued() > 0 && ring.memory().needs_wakeup() {
-            self.kick()?;
-        }
-        Ok(sent)
+        self.put(batch, 1)
+    }
+
+    fn enqueue(&self, batch: &mut Batch) -> io::Result<usize> {
+        self.put(batch, TELL_AT)
     }
 
     fn readiness(&self) -> BorrowedFd<'_> {

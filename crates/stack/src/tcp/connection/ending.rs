@@ -48,8 +48,7 @@ impl Connection {
         inner.abandoned = true;
         inner.owed_since = Some(now);
         inner.socket().close();
-        self.after(&mut inner, host, now);
-        drop(inner);
+        self.after(inner, host, now);
         // It may have ended by this, which the TCP thread finds out.
         host.tcp.ready.push(self.channel);
     }
@@ -67,8 +66,7 @@ impl Connection {
         let mut inner = self.inner.lock();
         inner.listener = None;
         inner.socket().abort();
-        self.after(&mut inner, host, now);
-        drop(inner);
+        self.after(inner, host, now);
         host.tcp.ready.push(self.channel);
     }
 

@@ -55,12 +55,13 @@ impl Inner {
         }
         if !self.held_up && host.device.pool().available() == 0 && self.is_due(now) {
             // The device is to give back what it has sent.
-            let _ = host.egress.push_on();
+            host.egress.push_on_if_there();
             self.held_up = true;
         }
     }
 
-    /// Gives the device what is complete. False: it has no room for all of it now.
+    /// Gives the device what is complete, which waits there until the connection's lock is given
+    /// back. False: it has no room for all of it now.
     fn hand_over(&mut self, host: &Host, remote: SocketAddr, now: Instant) -> bool {
         if self.wire.outbound.is_empty() {
             return true;
@@ -86,7 +87,7 @@ impl Inner {
         }
         // A connection that is over has no timer to try again.
         let sent = match self.consumer {
-            Some(_) => host.egress.transmit(&mut batch),
+            Some(_) => host.egress.enqueue(&mut batch),
             None => host.egress.transmit_or_drop(&mut batch),
         };
         if sent.is_err() {
