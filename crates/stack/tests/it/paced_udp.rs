@@ -104,7 +104,7 @@ fn datagrams_leave_one_by_one_at_their_rate() {
     let mut pair = Pair::new(1);
     let flow = pair.flow(9, 20);
     pair.send(&[flow], 200);
-    let departures = pair.capture.departures_to(9);
+    let departures = pair.capture.departures_to(9, 201);
     assert_eq!(departures.len(), 201, "with the first");
     let paced = &departures[1..];
     assert_spaced(paced, burst_interval(20));
@@ -143,7 +143,7 @@ fn thousands_of_flows_are_paced_at_once() {
     }
     pair.send(&flows, EACH);
     let mut of_port = vec![Vec::new(); FLOWS.into()];
-    for (port, at) in pair.capture.departures() {
+    for (port, at) in pair.capture.departures(usize::from(FLOWS) * EACH) {
         if port >= 10_000 {
             of_port[usize::from(port - 10_000)].push(at);
         }
@@ -170,7 +170,7 @@ fn no_burst_follows_a_gap_without_trigger_states() {
     pair.sender.start(flow).unwrap();
     thread::sleep(Duration::from_millis(100));
     pair.send(&[flow], 100);
-    assert_spaced(&pair.capture.departures_to(9)[1..], burst_interval(20));
+    assert_spaced(&pair.capture.departures_to(9, 121)[1..], burst_interval(20));
 }
 
 #[test]

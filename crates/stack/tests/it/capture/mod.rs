@@ -2,11 +2,14 @@
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pcap_file::PcapError;
 use pcap_file::pcap::PcapReader;
 use smoltcp::wire::{EthernetFrame, IpProtocol, Ipv4Packet, TcpPacket, UdpPacket};
+
+use crate::lan::SOON;
 
 /// What a device wrote down, while the stack has the device.
 #[derive(Clone, Default)]
@@ -24,15 +27,23 @@ impl Write for Capture {
 }
 
 impl Capture {
-    /// When segments or datagrams with payload left for this port, in nanoseconds.
-    pub(crate) fn departures_to(&self, port: u16) -> Vec<u64> {
-        let all = self.departures().into_iter();
-        all.filter_map(|(to, at)| (to == port).then_some(at))
-            .collect()
+    /// When segments or datagrams with payload left for this port, in nanoseconds, once there are
+    /// so many: a device writes down what it has sent, and the peer may have it sooner.
+    pub(crate) fn departures_to(&self, port: u16, least: usize) -> Vec<u64> {
+        let to_port = || {
+            let all = self.written().into_iter();
+            all.filter_map(|(to, at)| (to == port).then_some(at))
+                .collect()
+        };
+        once(least, to_port)
     }
 
     /// Of all segments and datagrams with payload: the port they left for, and when.
-    pub(crate) fn departures(&self) -> Vec<(u16, u64)> {
+    pub(crate) fn departures(&self, least: usize) -> Vec<(u16, u64)> {
+        once(least, || self.written())
+    }
+
+    fn written(&self) -> Vec<(u16, u64)> {
         let bytes = self.0.lock().unwrap().clone();
         let mut reader = PcapReader::new(&bytes[..]).unwrap();
         let mut departures = Vec::new();
@@ -61,6 +72,18 @@ impl Capture {
             departures.extend(to.map(|to| (to, at)));
         }
         departures
+    }
+}
+
+fn once<T>(least: usize, look: impl Fn() -> Vec<T>) -> Vec<T> {
+    let end = Instant::now() + SOON;
+    loop {
+        let found = look();
+        if found.len() >= least {
+            return found;
+        }
+        assert!(Instant::now() < end, "{} of {least} left", found.len());
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
