@@ -105,7 +105,14 @@ fn overflows(mode: &str) {
     let (keeps, whys) = (steps(&results, "keeps"), steps(&results, "why"));
     assert_eq!(keeps.first(), Some(&"short packets"), "{results}");
     assert_eq!(whys.first(), Some(&"the ring overflows"), "{results}");
-    assert_eq!(keeps.last(), Some(&"full packets"), "{results}");
+    // Where others have the CPU the packets after the calm may overflow the ring again.
+    let mut in_calm = keeps.iter().zip(&whys).rev();
+    let back = in_calm.find(|(_, why)| **why == "calm for a while");
+    assert_eq!(
+        back.map(|(keeps, _)| *keeps),
+        Some("full packets"),
+        "{results}"
+    );
     assert!(keeps.len() < 16, "no oscillation: {results}");
     let remarks = fields(&file, &["frame.comment"]);
     let said = "from here on short packets (the ring overflows)";
