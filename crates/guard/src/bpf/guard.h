@@ -456,13 +456,14 @@ struct fragment {
  */
 struct known_socket {
 	struct address destination;
-	__u64 tick;
+	__u64 jiffies; /* the entry is of this tick of the kernel only */
 	__u64 socket; /* address of the struct sock; it may be gone */
 	__u32 slot;
 	__be16 port;
 	__u8 packets_left;
 	__u8 full; /* then its queue is not even read for who has had its share */
 	__u8 shared; /* of a group: which member's queue, only a look-up tells */
+	__u32 tick; /* coarse_tick() at `jiffies`, with which it moves */
 };
 
 struct known_sockets {

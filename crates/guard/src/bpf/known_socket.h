@@ -31,7 +31,7 @@ static __always_inline bool is_discarding(const struct verdict *verdict)
  * A packet for a full queue: whether it is worth a look at the queue, since its source
  * has not yet had its share.
  */
-static __always_inline bool judge_source_first(const struct packet *packet,
+static __always_inline bool judge_source_first(const struct packet *packet, __u32 tick,
 					       struct verdict *verdict)
 {
 	if (!settings.fairness || !verdict->channel) {
@@ -39,7 +39,7 @@ static __always_inline bool judge_source_first(const struct packet *packet,
 		return false;
 	}
 	verdict->profile = take_profile(packet, verdict->channel, verdict->slot,
-					service_of(packet, verdict), coarse_tick());
+					service_of(packet, verdict), tick);
 	if (is_in_profile(verdict->profile))
 		return true;
 	verdict->outcome = OUTCOME_SOURCE_SHARE;
@@ -58,13 +58,13 @@ static __always_inline bool judge_known_socket(const struct packet *packet, __be
 	struct known_socket *known = known_socket_entry(packet, port);
 
 	if (!known || !known->packets_left || known->port != port ||
-	    known->tick != bpf_jiffies64() ||
+	    known->jiffies != bpf_jiffies64() ||
 	    !same_address(&known->destination, &packet->destination))
 		return false;
 	known->packets_left--;
 	verdict->slot = known->slot;
 	verdict->channel = channel_at(verdict->slot);
-	if (known->full && !judge_source_first(packet, verdict))
+	if (known->full && !judge_source_first(packet, known->tick, verdict))
 		return true;
 	/* Which member a group's packet is for, only a look-up tells. */
 	if (known->shared)
@@ -95,7 +95,8 @@ static __always_inline void remember_socket(const struct packet *packet, __be16 
 	if (!known)
 		return;
 	known->destination = packet->destination;
-	known->tick = bpf_jiffies64();
+	known->jiffies = bpf_jiffies64();
+	known->tick = coarse_tick();
 	known->socket = (__u64)(long)sk;
 	known->slot = verdict->slot;
 	known->port = port;
