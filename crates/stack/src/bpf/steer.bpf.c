@@ -189,6 +189,18 @@ enum answer {
 };
 
 /*
+ * Whether nothing came for a while: what was given since then was taken, or is lost. Who has
+ * lost much sends again so seldom that one frame of TRY_EVERY would come too late.
+ */
+static __always_inline int has_paused(struct given *to_it)
+{
+	__u64 now = bpf_jiffies64(), ticks = now - to_it->asked_at;
+
+	to_it->asked_at = now;
+	return ticks >= TRY_AFTER_TICKS;
+}
+
+/*
  * A socket's frames come by one queue, so nobody else counts at the same time. Those of a
  * connection may come by several if its flow moves: then some are not counted.
  */
@@ -200,9 +212,9 @@ static __always_inline enum answer give(__u32 index)
 
 	if (!to_it || !limit || !*limit)
 		return GIVEN;
-	/* What the kernel refused later was counted too: at worst all that there is room for. */
+	/* What was refused later was counted too: at worst all that there is room for. */
 	if (to_it->frames >= *limit) {
-		if (++to_it->without_room % TRY_EVERY) {
+		if (++to_it->without_room % TRY_EVERY && !has_paused(to_it)) {
 			to_it->refused++;
 			return REFUSED;
 		}

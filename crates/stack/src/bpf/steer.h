@@ -23,6 +23,7 @@ enum steer_limit {
 	GIVEN_TO_QUEUES = PLACES_OF_SOCKETS + CONNECTIONS_MAX, /* in `given`, where queues are */
 	GIVEN_MAX = GIVEN_TO_QUEUES + QUEUES_MAX,
 	TRY_EVERY = 32, /* of the frames for a socket without room, so many are one that it gets */
+	TRY_AFTER_TICKS = 16, /* of the kernel without such a frame, the next is one: 16 to 160 ms */
 };
 
 /* Where `entry_counts` has which. */
@@ -99,6 +100,7 @@ struct given {
 	__u64 frames; /* given to it; to a queue's sockets: where each had room */
 	__u64 without_room; /* for which its ring had no room */
 	__u64 refused; /* of these, dropped */
+	__u64 asked_at; /* in ticks of the kernel: when there was no room for the last time */
 };
 
 #endif

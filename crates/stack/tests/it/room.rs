@@ -83,8 +83,10 @@ fn frames_without_room_are_dropped_before_they_are_copied() {
         send(&client, 7, RING + beyond);
         wait_for_drops(&*flooded, beyond);
         let drops = flooded.drops();
-        assert_eq!(drops.early, beyond - beyond / TRY_EVERY, "{drops:?}");
-        assert_eq!(drops.ring_full, beyond / TRY_EVERY, "tried: {drops:?}");
+        assert_eq!(drops.early + drops.ring_full, beyond, "{drops:?}");
+        // The first of them, too, and whichever came after a pause.
+        let tried = beyond / TRY_EVERY + 1..=beyond / TRY_EVERY + 10;
+        assert!(tried.contains(&drops.ring_full), "tried: {drops:?}");
         // Another endpoint's room is its own.
         send(&client, 8, RING);
         receive_until(&*calm, |received| received == RING);

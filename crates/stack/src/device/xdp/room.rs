@@ -8,7 +8,7 @@
 //! The kernel may have refused what the program counted as given: it has no buffer. Therefore
 //! the limit goes by what is in the ring, and not by what was taken. Should all of the room
 //! have been lost so, with nothing in the ring that would wake its reader, the program still
-//! gives one frame in `TRY_EVERY`.
+//! gives one frame in `TRY_EVERY`, and the first after a pause (`TRY_AFTER_TICKS`).
 
 #![allow(unsafe_code, reason = "what BPF map values are made of")]
 
@@ -20,7 +20,7 @@ use plimsoll_kernel::mapped::{Mapped, Plain};
 
 use super::program::types::given;
 
-// SAFETY: repr(C), three integers of eight bytes.
+// SAFETY: repr(C), four integers of eight bytes.
 unsafe impl Plain for given {}
 
 /// What the program and we tell each other of all sockets.
