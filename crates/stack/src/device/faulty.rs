@@ -136,7 +136,6 @@ impl<D: Device> Faulty<D> {
 impl Injector {
     /// Moves all of `from` to `to`, with faults.
     fn pass(&mut self, from: &mut Batch, to: &mut Batch) {
-        let nothing_follows = from.is_empty();
         let before = to.len();
         let counts = Arc::clone(&self.counts);
         let mut counts = counts.lock();
@@ -150,10 +149,15 @@ impl Injector {
                 to.extend(self.held.take());
             }
         }
-        if nothing_follows {
-            to.extend(self.held.take());
-        }
         counts.passed += (to.len() - before) as u64;
+    }
+
+    /// Nothing follows that could go before the frame that is held back.
+    fn release(&mut self, to: &mut Batch) {
+        if let Some(frame) = self.held.take() {
+            to.push_back(frame);
+            self.counts.lock().passed += 1;
+        }
     }
 
     /// Returns the frame if it is to be held back.
@@ -217,6 +221,9 @@ impl<D: Device> Wrapper for Faulty<D> {
         let mut scratch = std::mem::take(&mut injector.scratch);
         let received = self.inner.receive(&mut scratch, max);
         let before = batch.len();
+        if scratch.is_empty() {
+            injector.release(batch);
+        }
         injector.pass(&mut scratch, batch);
         injector.scratch = scratch;
         received?;
@@ -281,6 +288,35 @@ mod tests {
         );
         assert_eq!(seen.len() as u64, counts.passed);
         assert!(!seen.is_sorted());
+    }
+
+    /// TCP sends so: each segment by itself, and then all that waits is to go on.
+    #[test]
+    fn frames_sent_singly_are_reordered_too() {
+        let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let reordering = Fraction::from_percent(30);
+        let faults = Faults {
+            reordering,
+            ..Faults::NONE
+        };
+        let faulty = Faulty::new(other, faults, 1);
+        let (mut batch, mut seen) = (Batch::new(), Vec::new());
+        for k in 0..100_u32 {
+            let mut frame = faulty.pool().take().unwrap();
+            assert!(frame.copy_from(&[k.to_be_bytes(); 15].concat()));
+            batch.push_back(frame);
+            faulty.transmit(&mut batch).unwrap();
+            faulty.transmit(&mut batch).unwrap();
+            while one.receive(&mut batch, 64).unwrap() > 0 {}
+            seen.extend(batch.drain(..).map(|frame| frame.to_vec()));
+        }
+        let swapped = seen.windows(2).filter(|two| two[0] > two[1]).count() as u64;
+        let counts = faulty.counts().1;
+        assert!(
+            swapped > 5 && swapped <= counts.reordered,
+            "{swapped}, {counts:?}"
+        );
+        assert_eq!(counts.passed, seen.len() as u64);
     }
 
     #[test]

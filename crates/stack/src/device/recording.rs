@@ -121,6 +121,10 @@ impl<D: Device, W: Write + Send + 'static> Wrapper for Recording<D, W> {
     }
 
     fn transmit_through(&self, batch: &mut Batch) -> io::Result<usize> {
+        if batch.is_empty() {
+            // What the device was given before is to go on.
+            return self.inner.transmit(batch);
+        }
         // Frames leave our hands in sending, so they are copied before, and
         // only those that then go are written.
         let mut capture = self.capture.lock();
@@ -167,5 +171,19 @@ mod tests {
             seen.push(packet.unwrap().data.into_owned());
         }
         assert_eq!(seen, [vec![1; 60], vec![2; 61], vec![2; 61]]);
+    }
+
+    /// So the device is told to go on with what it was given.
+    #[test]
+    fn what_waits_in_the_device_goes_on() {
+        let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let mut waiting = Batch::from([other.pool().take().unwrap()]);
+        assert!(waiting[0].copy_from(&[3; 60]));
+        other.enqueue(&mut waiting).unwrap();
+        let recorded = Recording::new(other, Vec::new()).unwrap();
+        let mut batch = Batch::new();
+        assert_eq!(one.receive(&mut batch, 8).unwrap(), 0, "it waits");
+        recorded.transmit(&mut Batch::new()).unwrap();
+        assert_eq!(one.receive(&mut batch, 8).unwrap(), 1);
     }
 }
