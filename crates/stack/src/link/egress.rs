@@ -158,6 +158,19 @@ impl Egress {
         self.next_hop(destination).is_some()
     }
 
+    /// Whether there is a way to `destination`, which is one host.
+    ///
+    /// # Errors
+    ///
+    /// `NetworkUnreachable`: there is none, or it is many.
+    pub(crate) fn check_route(&self, destination: IpAddr) -> io::Result<()> {
+        let there = self.peer.is_some() || self.has_route(destination);
+        match there && self.many(destination).is_none() {
+            true => Ok(()),
+            false => Err(unreachable()),
+        }
+    }
+
     /// Appends the frames of a UDP datagram to `batch`, those of an unknown
     /// neighbour excepted; its payload, wherever its parts lie, is copied. `via`: the Ethernet
     /// address to send to, if known.
@@ -271,7 +284,7 @@ impl Egress {
             return self.push(frame, destination, None, batch, now);
         }
         let next = self.next_hop(destination).ok_or_else(unreachable)?;
-        let (known, ask) = self.neighbours.lock().look_up(next, now);
+        let (known, ask) = self.neighbours.lock().doubt(next, now);
         if ask {
             self.push_question(next, batch);
             self.proxies.wake();

@@ -2,8 +2,8 @@
 //! (RFC 826, RFC 4861).
 //!
 //! Pure: time comes in, questions to be asked go out. An entry is believed for
-//! a minute, then used a little longer while it is asked for again. Of an
-//! unknown neighbour a few frames are kept until it answers. An answer about an
+//! a minute, then used a little longer while it is asked for again. For an
+//! unknown neighbour some frames are kept until it answers. An answer about an
 //! unknown neighbour that nobody asked for changes nothing; about a known one any answer
 //! counts. A neighbour that asks for us is learnt, since it is about to be answered.
 
@@ -24,8 +24,10 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Unanswered questions until a neighbour is given up (RFC 4861:
 /// `MAX_MULTICAST_SOLICIT`).
 const ASK_MAX: u32 = 3;
-/// Frames kept for one unknown neighbour (`unres_qlen` began at 3).
-const PENDING_MAX: usize = 3;
+/// Frames kept for one unknown neighbour: the largest datagram's over Ethernet, and some.
+const PENDING_MAX: usize = 64;
+/// Frames kept for all of them.
+const PENDING_ALL_MAX: usize = 4 * PENDING_MAX;
 /// Neighbours known at a time.
 const ENTRIES_MAX: usize = 1024;
 
@@ -46,7 +48,7 @@ pub(crate) enum Resolved {
     To { mac: Mac, frame: Frame, ask: bool },
     /// It is kept; ask, if told so.
     Kept { ask: bool },
-    /// Too many are unknown, or too many frames wait for this one.
+    /// Too many are unknown, or too many frames wait for this one or for all.
     Dropped,
 }
 
@@ -54,11 +56,14 @@ pub(crate) enum Resolved {
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
+    /// Frames that wait in all of them.
+    pending: usize,
 }
 
 impl Neighbours {
     /// Where `frame` goes that is for the neighbour at `address`.
     pub(crate) fn resolve(&mut self, address: IpAddr, frame: Frame, now: Instant) -> Resolved {
+        let pending = self.pending;
         let Some(entry) = self.entry(address, now) else {
             return Resolved::Dropped;
         };
@@ -66,21 +71,20 @@ impl Neighbours {
             let ask = entry.is_old(now) && entry.ask(now);
             return Resolved::To { mac, frame, ask };
         }
-        if entry.pending.len() == PENDING_MAX {
+        if entry.pending.len() == PENDING_MAX || pending == PENDING_ALL_MAX {
             return Resolved::Dropped;
         }
         entry.pending.push(frame);
         let ask = entry.ask(now);
+        self.pending += 1;
         Resolved::Kept { ask }
     }
 
-    /// The neighbour at `address`, if it is known, and whether to ask for it.
-    pub(crate) fn look_up(&mut self, address: IpAddr, now: Instant) -> (Option<Mac>, bool) {
-        let Some(entry) = self.entry(address, now) else {
-            return (None, false);
-        };
-        let ask = (entry.mac.is_none() || entry.is_old(now)) && entry.ask(now);
-        (entry.mac, ask)
+    /// Where the neighbour at `address` is, of which there is doubt, as far as that is known, and
+    /// whether to ask for it.
+    pub(crate) fn doubt(&mut self, address: IpAddr, now: Instant) -> (Option<Mac>, bool) {
+        let entry = self.entry(address, now);
+        entry.map_or((None, false), |entry| (entry.mac, entry.ask(now)))
     }
 
     /// What is known of the neighbour at `address`. Nothing: too many are unknown.
@@ -116,7 +120,9 @@ impl Neighbours {
             .entry(address)
             .or_insert_with(|| Entry::new(now));
         (entry.mac, entry.learnt, entry.asked) = (Some(mac), now, 0);
-        std::mem::take(&mut entry.pending)
+        let pending = std::mem::take(&mut entry.pending);
+        self.pending -= pending.len();
+        pending
     }
 
     /// The neighbours to be asked for now; those that did not answer are given up. Also how many
@@ -128,6 +134,7 @@ impl Neighbours {
             dropped += if kept { 0 } else { entry.pending.len() };
             kept
         });
+        self.pending -= dropped;
         let unknown = self
             .entries
             .iter_mut()
@@ -197,13 +204,14 @@ mod tests {
 
     const MAC: Mac = [2, 0, 0, 0, 0, 7];
     const NOW: Instant = Instant::ZERO;
+    const POOL: usize = 2 * PENDING_ALL_MAX;
 
     fn address() -> IpAddr {
         "10.0.0.9".parse().unwrap()
     }
 
     fn pool() -> Arc<Pool> {
-        Pool::new(8, 2048).unwrap()
+        Pool::new(POOL, 2048).unwrap()
     }
 
     fn at(seconds: u64) -> Instant {
@@ -213,12 +221,34 @@ mod tests {
     #[test]
     fn frames_wait_until_the_neighbour_answers() {
         let (pool, mut cache) = (pool(), Neighbours::default());
-        let mut resolve = |now| cache.resolve(address(), pool.take().unwrap(), now);
-        assert!(matches!(resolve(NOW), Resolved::Kept { ask: true }));
-        assert!(matches!(resolve(NOW), Resolved::Kept { ask: false }));
-        assert!(matches!(resolve(NOW), Resolved::Kept { ask: false }));
-        assert!(matches!(resolve(NOW), Resolved::Dropped));
-        assert_eq!(cache.learn(address(), MAC, false, NOW).len(), 3);
+        let mut resolve = |to, now| cache.resolve(to, pool.take().unwrap(), now);
+        assert!(matches!(
+            resolve(address(), NOW),
+            Resolved::Kept { ask: true }
+        ));
+        for _ in 1..PENDING_MAX {
+            assert!(matches!(
+                resolve(address(), NOW),
+                Resolved::Kept { ask: false }
+            ));
+        }
+        assert!(matches!(resolve(address(), NOW), Resolved::Dropped));
+        // All together have a bound of their own.
+        for k in PENDING_MAX..PENDING_ALL_MAX {
+            let other = IpAddr::from([10, 0, 1, (k / 32) as u8]);
+            assert!(matches!(resolve(other, NOW), Resolved::Kept { .. }));
+        }
+        let last = IpAddr::from([10, 0, 2, 1]);
+        assert!(matches!(resolve(last, NOW), Resolved::Dropped));
+        assert_eq!(
+            cache.learn(address(), MAC, false, NOW).len(),
+            PENDING_MAX,
+            "all that waited"
+        );
+        assert!(matches!(
+            cache.resolve(last, pool.take().unwrap(), NOW),
+            Resolved::Kept { .. }
+        ));
         let known = cache.resolve(address(), pool.take().unwrap(), NOW);
         assert!(matches!(
             known,
@@ -231,18 +261,22 @@ mod tests {
     }
 
     #[test]
-    fn who_only_wants_to_know_waits_for_nothing() {
+    fn who_is_in_doubt_asks_and_waits_for_nothing() {
         let mut cache = Neighbours::default();
-        assert_eq!(cache.look_up(address(), NOW), (None, true));
+        assert_eq!(cache.doubt(address(), NOW), (None, true));
         assert_eq!(
-            cache.look_up(address(), NOW),
+            cache.doubt(address(), NOW),
             (None, false),
             "asked a moment ago"
         );
         assert_eq!(cache.learn(address(), MAC, false, NOW).len(), 0);
-        assert_eq!(cache.look_up(address(), NOW), (Some(MAC), false));
-        let old = NOW + BELIEVED + Duration::from_secs(1);
-        assert_eq!(cache.look_up(address(), old), (Some(MAC), true));
+        // However fresh it is: the peer may have moved.
+        for second in 0..u64::from(ASK_MAX) {
+            assert_eq!(cache.doubt(address(), at(second)), (Some(MAC), true));
+        }
+        assert_eq!(cache.doubt(address(), at(10)), (Some(MAC), false));
+        assert_eq!(cache.learn(address(), MAC, false, at(10)).len(), 0);
+        assert_eq!(cache.doubt(address(), at(11)), (Some(MAC), true));
     }
 
     #[test]
@@ -256,7 +290,8 @@ mod tests {
         assert_eq!(cache.poll_questions(at(2)), (vec![address()], 0));
         assert_eq!(cache.poll_questions(at(3)), (Vec::new(), 1));
         assert_eq!(cache.next_question(), None);
-        assert_eq!(pool.available(), 8, "the frame that waited is dropped");
+        assert_eq!(cache.pending, 0);
+        assert_eq!(pool.available(), POOL, "the frame that waited is dropped");
     }
 
     #[test]

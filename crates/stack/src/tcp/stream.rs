@@ -63,8 +63,8 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// `ConnectionRefused`, `TimedOut`; `HostUnreachable`, `NetworkUnreachable`: no way there,
-    /// as far as this stack or a router knows.
+    /// `ConnectionRefused`, `TimedOut`. `NetworkUnreachable`: no way there, as far as this stack or
+    /// a router knows. `HostUnreachable`: a router says so.
     /// `OutOfMemory`: all channels are in use. `Unsupported` on a device that
     /// shares the kernel's address: what comes back would be the kernel's.
     pub fn connect(stack: &Stack, to: impl ToSocketAddrs) -> io::Result<Self> {
@@ -141,6 +141,7 @@ impl TcpStream {
             let why = "connecting out takes an address that the stack owns alone";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
+        host.egress.check_route(to.ip())?;
         let wildcard = match to {
             SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
