@@ -145,12 +145,15 @@ impl Table {
         Ok(bound)
     }
 
-    /// A connection's last packets go to the channel of `TIME_WAIT`; its own is
-    /// free for the next.
+    /// A connection's last packets go to the channel of `TIME_WAIT`; its own is to be
+    /// [given back](Self::give_back) once it is empty.
     pub(crate) fn enter_time_wait(&mut self, local: SocketAddr, remote: SocketAddr, now: Instant) {
-        if let Some(channel) = self.demux.enter_time_wait(local, remote, now) {
-            self.remove(channel);
-        }
+        self.demux.enter_time_wait(local, remote, now);
+    }
+
+    /// The channel of a connection in `TIME_WAIT` is free for the next.
+    pub(crate) fn give_back(&mut self, channel: ChannelId) {
+        self.remove(channel);
     }
 
     /// SYNs for a listener are discarded at once, or not any more.

@@ -105,6 +105,8 @@ impl Slot {
 #[derive(Debug)]
 pub(crate) struct Ready {
     channels: ArrayQueue<ChannelId>,
+    /// By channel: it is in `channels`. So there is room for each, however many reasons it has.
+    waits: Box<[AtomicBool]>,
     pub(crate) waker: Arc<Waker>,
     /// The level of the thread that looks at them.
     pub(crate) urgency: Urgency,
@@ -113,7 +115,8 @@ pub(crate) struct Ready {
 impl Ready {
     pub(super) fn new(channels: usize) -> io::Result<Self> {
         Ok(Self {
-            channels: ArrayQueue::new(REASONS_MAX * channels),
+            channels: ArrayQueue::new(channels),
+            waits: (0..channels).map(|_| AtomicBool::new(false)).collect(),
             urgency: Urgency::new(channels),
             waker: Arc::new(Waker::new()?),
         })
@@ -121,9 +124,10 @@ impl Ready {
 
     /// The TCP thread is to look at the channel.
     pub(crate) fn push(&self, channel: ChannelId) {
-        // There is room for every reason that a channel can have at a time: an
-        // arrival, its owner's leaving, more segments than one turn takes.
-        let _ = self.channels.push(channel);
+        // If it waits already, whoever takes it off sees what was done before this.
+        if !self.waits[channel.0 as usize].swap(true, Ordering::AcqRel) {
+            let _ = self.channels.push(channel);
+        }
         self.wake_for(channel);
     }
 
@@ -134,7 +138,10 @@ impl Ready {
     }
 
     pub(crate) fn pop(&self) -> Option<ChannelId> {
-        self.channels.pop()
+        let channel = self.channels.pop()?;
+        // Before it is looked at, and not by a store, which what is looked at could overtake.
+        self.waits[channel.0 as usize].swap(false, Ordering::AcqRel);
+        Some(channel)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -145,6 +152,3 @@ impl Ready {
         self.channels.is_empty()
     }
 }
-
-/// Reasons at a time to look at a channel; see [`Ready::push`].
-const REASONS_MAX: usize = 4;

@@ -38,6 +38,7 @@ mod paced;
 mod sending;
 mod waiting;
 
+use self::waiting::Waiters;
 pub(super) use self::waiting::{Wait, Wanted};
 
 /// How long an unanswered handshake is tried.
@@ -80,10 +81,7 @@ struct Inner {
     repeats: u32,
     /// The device had no room for all that could be sent.
     held_up: bool,
-    /// What the owner's threads wait for.
-    awaited: Vec<Wanted>,
-    /// One of them waits for the descriptor.
-    by_descriptor: bool,
+    waiters: Waiters,
     timer: Option<Instant>,
     /// Who is to accept it, while nobody has.
     listener: Option<Arc<Listener>>,
@@ -184,8 +182,7 @@ impl Connection {
                 doubted: false,
                 repeats: 0,
                 held_up: false,
-                awaited: Vec::with_capacity(Wanted::KINDS),
-                by_descriptor: false,
+                waiters: Waiters::default(),
                 timer: None,
                 listener,
                 pace: Pace::default(),
@@ -405,12 +402,14 @@ impl Connection {
         host.egress.push_on_if_there();
     }
 
-    /// The same, but that the device is still to be told.
-    fn prepare(&self, inner: &mut Inner, host: &Host, now: Instant) {
+    /// The same, but that the device is still to be told. True: who waits was woken.
+    fn prepare(&self, inner: &mut Inner, host: &Host, now: Instant) -> bool {
         self.go_on(inner, host, now);
-        if inner.has_what_is_awaited() {
+        let woken = inner.has_what_is_awaited();
+        if woken {
             self.wake_all(inner);
         }
+        woken
     }
 
     /// The same on the TCP thread, which tells the device and wakes owners when its turn is over.
@@ -453,8 +452,8 @@ impl Inner {
         (self.via, self.doubted, self.repeats) = (Some(packet.via), false, 0);
         let segment = &mut frame[packet.payload.clone()];
         // As the peer sent it: what is asked about is not.
-        self.window.on_segment(segment);
-        if !self.may_reset(segment, now) {
+        self.look_at_window(segment);
+        if !self.may_change_state(segment, now) {
             return;
         }
         if let Some(most) = self.pace.window() {

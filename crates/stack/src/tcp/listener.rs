@@ -169,12 +169,16 @@ impl Listener {
 
     /// Beyond the backlog SYNs end at the demultiplexer, but those that get a cookie.
     fn tell_demultiplexer(&self, waiting: &mut Waiting, host: &Host) {
+        // The address may be another listener's by now.
+        if waiting.closed {
+            return;
+        }
         let is_full = waiting.len() >= self.backlog;
         let answers = waiting.answers.as_ref();
         let answers = answers.filter(|_| waiting.established.len() < self.backlog);
         let renewed_at = answers.and_then(Answers::renewed_at);
         let beyond = is_full && (answers.is_none() || renewed_at.is_some());
-        if let (true, Some(at), None, false) = (beyond, renewed_at, waiting.timer, waiting.closed) {
+        if let (true, Some(at), None) = (beyond, renewed_at, waiting.timer) {
             host.tcp.set_timer(self.channel, None, at);
             waiting.timer = Some(at);
         }

@@ -44,6 +44,9 @@ mod stream;
 mod thread;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;

@@ -531,8 +531,18 @@ impl Worker {
             table.close(Protocol::Tcp, local, Some(remote), channel);
         }
         drop(table);
-        let (timer, flow) = connection.detach();
-        self.tcp().give_back(channel, timer, flow);
+        let detached = connection.detach();
+        self.tcp().give_back(channel, detached.timer, detached.flow);
+        let Some(mut rest) = detached.consumer.filter(|_| time_wait) else {
+            return;
+        };
+        // What came since the channel was looked at: the peer's end, as a rule.
+        while let Some(arrival) = rest.pop(now) {
+            if let Some(frame) = arrival.item.into_frame() {
+                self.on_late(frame, now);
+            }
+        }
+        self.host.table.lock().give_back(channel);
     }
 }
 

@@ -216,15 +216,25 @@ impl Sent {
         self.acknowledged
     }
 
-    /// Makes a reset an acknowledgement of what was never sent, which tells nothing but wants an
+    /// Makes a segment an acknowledgement of what was never sent, which tells nothing but wants an
     /// answer.
     pub(super) fn make_questionable(&self, segment: &mut [u8]) {
         let Ok(mut segment) = TcpPacket::new_checked(segment) else {
             return;
         };
         segment.set_rst(false);
+        segment.set_syn(false);
         segment.set_ack(true);
         segment.set_ack_number(self.end.unwrap_or_default() + NEVER_SENT);
+    }
+
+    /// Whether a segment acknowledges what may be on its way, while `queued` bytes are not
+    /// acknowledged. Bytes that were not sent yet widen this by as much.
+    pub(super) fn is_acknowledged_by(&self, bytes: &[u8], queued: usize) -> bool {
+        let segment = TcpPacket::new_checked(bytes).ok().filter(TcpPacket::ack);
+        let acknowledged = segment.map(|segment| segment.ack_number());
+        let ends = self.end.zip(acknowledged);
+        ends.is_some_and(|(end, to)| to <= end && to + queued.max(1) >= end)
     }
 
     /// Whether a segment brings no data, and begins one byte before what is expected: as if the
@@ -254,6 +264,12 @@ pub(super) fn reset_at(segment: &[u8]) -> Option<TcpSeqNumber> {
     segment.rst().then(|| segment.seq_number())
 }
 
+/// Whether it asks for a new connection.
+pub(super) fn is_first_syn(segment: &[u8]) -> bool {
+    TcpPacket::new_checked(segment)
+        .is_ok_and(|segment| segment.syn() && !segment.ack() && !segment.rst())
+}
+
 /// How far the peer's window reaches, which smoltcp does not tell.
 #[derive(Debug, Default)]
 pub(super) struct PeerWindow {
@@ -266,25 +282,27 @@ pub(super) struct PeerWindow {
 const SCALE_MAX: u8 = 14;
 
 impl PeerWindow {
+    /// This may be the peer's SYN.
+    pub(super) fn take_scale(&mut self, bytes: &[u8]) {
+        if let Ok(segment) = TcpPacket::new_checked(bytes)
+            && segment.syn()
+        {
+            self.scale = scale_of(&segment);
+        }
+    }
+
     /// The peer sent this segment. Its resets open nothing.
     pub(super) fn on_segment(&mut self, bytes: &[u8]) {
         let Ok(segment) = TcpPacket::new_checked(bytes) else {
             return;
         };
-        if segment.rst() {
+        if segment.rst() || !segment.ack() {
             return;
         }
         let window = usize::from(segment.window_len());
-        let window = if segment.syn() {
-            self.scale = scale_of(&segment);
-            window
-        } else {
-            window << self.scale
-        };
-        if !segment.ack() {
-            return;
-        }
-        let end = segment.ack_number() + window;
+        // That of a handshake is as it is (RFC 7323, 2.2).
+        let scale = if segment.syn() { 0 } else { self.scale };
+        let end = segment.ack_number() + (window << scale);
         match self.end {
             Some(before) if end > before => self.opened += end - before,
             // It is not shrunk by segments that come late.
@@ -397,7 +415,9 @@ mod tests {
     fn a_window_opens_by_what_is_acknowledged_and_by_what_is_read() {
         let mut window = PeerWindow::default();
         // The window of a SYN is not scaled.
-        window.on_segment(&segment(TcpControl::Syn, 1, 8000));
+        let syn = segment(TcpControl::Syn, 1, 8000);
+        window.take_scale(&syn);
+        window.on_segment(&syn);
         assert_eq!(window.take_opened(), 0);
         // 500 bytes acknowledged, nothing read.
         window.on_segment(&segment(TcpControl::None, 501, 7500 / 8));
@@ -414,12 +434,28 @@ mod tests {
         // Whoever made a reset up may have written anything there.
         window.on_segment(&segment(TcpControl::Rst, 100_000, 8000));
         assert_eq!(window.take_opened(), 0);
+        // Later SYNs change no scale.
+        window.scale = 5;
+        window.on_segment(&syn);
+        assert_eq!(window.scale, 5);
+    }
+
+    #[test]
+    fn only_what_is_on_its_way_is_acknowledged() {
+        let mut sent = Sent::default();
+        assert!(!sent.is_acknowledged_by(&segment(TcpControl::None, 1, 10), 0));
+        sent.end = Some(TcpSeqNumber(1000));
+        for (ack, fits) in [(1000, true), (800, true), (799, false), (1001, false)] {
+            let acknowledges = segment(TcpControl::None, ack, 10);
+            assert_eq!(sent.is_acknowledged_by(&acknowledges, 200), fits, "{ack}");
+        }
+        assert!(!sent.is_acknowledged_by(b"nonsense", 200));
     }
 
     #[test]
     fn a_window_is_lowered_in_the_units_of_its_handshake_and_never_raised() {
         let mut window = PeerWindow::default();
-        window.on_segment(&segment(TcpControl::Syn, 1, 8000));
+        window.take_scale(&segment(TcpControl::Syn, 1, 8000));
         for bytes in [1, 800, 12_345, 65_535 * 8] {
             let mut lowered = segment(TcpControl::None, 501, 7500);
             window.lower(&mut lowered, bytes);

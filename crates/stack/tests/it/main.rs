@@ -22,6 +22,7 @@ mod groups;
 mod input;
 mod kernel;
 mod messages;
+mod odd_peers;
 mod paced_udp;
 mod pacing;
 mod packet_socket;

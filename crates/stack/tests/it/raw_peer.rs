@@ -19,7 +19,7 @@ pub(crate) const SERVER: &str = "10.0.0.2:80";
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) sequence: u32,
-    acknowledges: u32,
+    pub(crate) acknowledges: u32,
     pub(crate) syn: bool,
     pub(crate) fin: bool,
     pub(crate) rst: bool,

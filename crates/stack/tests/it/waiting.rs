@@ -213,3 +213,86 @@ fn an_event_loop_learns_that_the_device_has_failed() {
     }
     assert_eq!(read(), Err(ErrorKind::BrokenPipe));
 }
+
+/// A server on one thread, of a peer that sends single bytes and reads seldom. What came between
+/// a read and a write that both found nothing was told of, and then taken back by the write.
+#[test]
+fn an_event_loop_that_reads_and_writes_misses_neither() {
+    const BYTES: usize = 20_000;
+    let (client, server, _) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let (here, mut there) = connected(&client, &listener);
+    here.set_nodelay(true).unwrap();
+    there.set_nonblocking(true).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..BYTES {
+                (&here).write_all(b"x").unwrap();
+            }
+        });
+        // Its window is closed nearly always, so the server's writes find no room.
+        scope.spawn(|| {
+            here.set_read_timeout(Some(Duration::from_millis(20)))
+                .unwrap();
+            while !done.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(3));
+                let _ = (&here).read(&mut [0; 3000]);
+            }
+        });
+        let mut read = 0;
+        while read < BYTES {
+            let before = read;
+            let (mut buffer, answer) = ([0; 512], [7; 4096]);
+            read += until_blocked(|| there.read(&mut buffer));
+            until_blocked(|| there.write(&answer));
+            let is_told = is_readable(&there, SOON / 4);
+            assert!(
+                is_told || read > before,
+                "{read} bytes read, and nothing is told"
+            );
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+fn until_blocked(mut call: impl FnMut() -> io::Result<usize>) -> usize {
+    let mut sum = 0;
+    loop {
+        match call() {
+            Ok(length) => sum += length,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return sum,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn is_readable(stream: &TcpStream, limit: Duration) -> bool {
+    let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+    poll(&mut polled, PollTimeout::try_from(limit).unwrap()).unwrap() > 0
+}
+
+/// Who has stopped reading, and writes, is not kept awake by what nobody reads.
+#[test]
+fn what_nobody_reads_does_not_keep_a_writer_awake() {
+    let (client, server, _) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let (mut here, mut there) = connected(&client, &listener);
+    there.set_nonblocking(true).unwrap();
+    assert_eq!(until_blocked(|| there.read(&mut [0])), 0);
+    here.write_all(b"unread").unwrap();
+    assert!(is_readable(&there, SOON));
+    let mut written = until_blocked(|| there.write(&[7; 65_536]));
+    let mut told = 0;
+    while is_readable(&there, Duration::from_millis(200)) {
+        written += until_blocked(|| there.write(&[7; 65_536]));
+        told += 1;
+        assert!(told < 200, "{written} bytes written");
+    }
+    assert!(told > 0, "what nobody reads is told of for a while");
+    // Room is told of all the same, and then it reads again.
+    here.set_read_timeout(Some(SOON)).unwrap();
+    here.read_exact(&mut vec![0; written]).unwrap();
+    assert!(is_readable(&there, SOON));
+    assert_eq!(until_blocked(|| there.read(&mut [0; 16])), 6);
+}

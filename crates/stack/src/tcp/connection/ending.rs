@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use plimsoll_core::channel::PooledConsumer;
 use plimsoll_core::pacing::FlowId;
 use plimsoll_core::time::Instant;
 use smoltcp::socket::tcp::{Socket, State};
@@ -10,6 +11,7 @@ use smoltcp::socket::tcp::{Socket, State};
 use super::sending::ACK_DELAY;
 use super::{Connection, Event, Inner};
 use crate::host::Host;
+use crate::table::Arrived;
 use crate::tcp::wire;
 
 /// Beyond this a connection that did not come about was not refused, but given up.
@@ -19,6 +21,14 @@ const GIVEN_UP: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// How long a closed connection may go without an acknowledgement (Linux: `tcp_fin_timeout`).
 const LINGER: Duration = Duration::from_secs(60);
+
+/// What an ended connection gives back.
+#[derive(Debug)]
+pub(in crate::tcp) struct Detached {
+    pub(in crate::tcp) consumer: Option<PooledConsumer<Arrived>>,
+    pub(in crate::tcp) timer: Option<Instant>,
+    pub(in crate::tcp) flow: Option<FlowId>,
+}
 
 impl Connection {
     /// Why it did not come about, as far as is known. smoltcp does not tell a refusal from
@@ -78,11 +88,14 @@ impl Connection {
 
     /// The channel, its timer and its departures go; what was received can still be
     /// read.
-    pub(in crate::tcp) fn detach(&self) -> (Option<Instant>, Option<FlowId>) {
+    pub(in crate::tcp) fn detach(&self) -> Detached {
         let mut inner = self.inner.lock();
-        inner.consumer = None;
         inner.ended_at = Some(crate::clock::now());
-        (inner.timer.take(), inner.pace.flow.take())
+        Detached {
+            consumer: inner.consumer.take(),
+            timer: inner.timer.take(),
+            flow: inner.pace.flow.take(),
+        }
     }
 }
 
@@ -108,26 +121,48 @@ impl Inner {
     }
 
     /// Whether a segment may go on to smoltcp, which lets a reset anywhere in the window end the
-    /// connection. Only one that begins exactly where more is expected does (RFC 5961, 3.2);
-    /// another becomes what is answered by an acknowledgement, once a second at most. If it was
-    /// the peer's, that answers with one that fits.
-    pub(super) fn may_reset(&mut self, segment: &mut [u8], now: Instant) -> bool {
+    /// connection, and knows nothing to say to a SYN. Only a reset that begins exactly where more
+    /// is expected ends it (RFC 5961, 3.2). Another one, or a SYN (4.2), becomes what is answered by
+    /// an acknowledgement, once a second at most. If it was the peer's, that answers with a reset
+    /// that fits: it has lost its state.
+    pub(super) fn may_change_state(&mut self, segment: &mut [u8], now: Instant) -> bool {
         let state = self.socket().state();
-        let begins = wire::reset_at(segment);
         let unknown = matches!(state, State::Closed | State::Listen | State::SynSent);
-        if begins.is_none() || unknown || begins == self.sent.acknowledged() {
+        if !unknown && state != State::SynReceived && wire::is_first_syn(segment) {
+            self.sent.make_questionable(segment);
+            return true;
+        }
+        let begins = wire::reset_at(segment);
+        if begins.is_none() || unknown {
+            return true;
+        }
+        if begins == self.sent.acknowledged() {
+            self.trouble = Some(libc::ECONNRESET);
             return true;
         }
         // An acknowledgement that waits for more would tell how much is expected. Not where it would
         // leave before its departure: there the question tells, and the peer answers that.
         while self.gate().is_none() && self.emit(now + ACK_DELAY).is_some() {}
         if begins == self.sent.acknowledged() {
+            self.trouble = Some(libc::ECONNRESET);
             return true;
         }
         if state != State::SynReceived {
             self.sent.make_questionable(segment);
         }
         state != State::SynReceived
+    }
+
+    /// Looks how far the peer's window reaches by now. Its scale is the handshake's; and who does
+    /// not know what was sent does not know the peer either.
+    pub(super) fn look_at_window(&mut self, segment: &[u8]) {
+        let (state, queued) = (self.socket().state(), self.socket().send_queue());
+        if matches!(state, State::Listen | State::SynSent) {
+            self.window.take_scale(segment);
+        }
+        if self.sent.is_acknowledged_by(segment, queued) {
+            self.window.on_segment(segment);
+        }
     }
 
     /// When the connection ends unless something is heard of the peer.

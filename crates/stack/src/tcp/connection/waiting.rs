@@ -9,6 +9,7 @@ use smoltcp::socket::tcp::{Socket, State};
 
 use super::{Connection, Inner};
 use crate::host::Host;
+use crate::wait::Waker;
 
 /// What an owner's thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +22,86 @@ pub(in crate::tcp) enum Wanted {
     Room,
 }
 
-impl Wanted {
-    pub(super) const KINDS: usize = 3;
+/// Some of what can be wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Kinds(u8);
+
+impl Kinds {
+    fn of(wanted: &[Wanted]) -> Self {
+        Self(
+            wanted
+                .iter()
+                .fold(0, |kinds, kind| kinds | 1 << *kind as u8),
+        )
+    }
+
+    fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
+    fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
+    fn common(self, others: Self) -> Self {
+        Self(self.0 & others.0)
+    }
+
+    fn is_empty(self) -> bool {
+        self.0 == 0
+    }
 }
+
+/// What a connection's owners wait for.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    /// In a call.
+    calls: Kinds,
+    /// By the descriptor: what a call has not found since.
+    descriptor: Kinds,
+    /// The descriptor is readable.
+    told: bool,
+    /// Calls since then that did not take what it tells of.
+    left: u8,
+}
+
+impl Waiters {
+    /// A call that waits for the descriptor has not found what it wanted. What else has come about
+    /// the owner may not have seen, so it stays told, but not for ever: who has stopped reading
+    /// waits for room alone.
+    fn on_nothing(&mut self, wanted: Kinds, ready: Kinds, waker: &Waker) {
+        self.descriptor = self.descriptor.and(wanted);
+        let others = self.descriptor.common(ready);
+        if others.is_empty() || self.left >= LEFT_MAX {
+            self.descriptor = self.descriptor.without(others);
+            self.left = 0;
+            self.told = false;
+            waker.clear();
+        } else {
+            self.left += 1;
+            self.tell(waker);
+        }
+    }
+
+    fn tell(&mut self, waker: &Waker) {
+        if !self.told {
+            self.told = true;
+            waker.wake();
+        }
+    }
+
+    /// What is still to be told of.
+    fn untold(&self) -> Kinds {
+        if self.told {
+            self.calls
+        } else {
+            self.calls.and(self.descriptor)
+        }
+    }
+}
+
+/// So many calls may leave what the descriptor tells of before it tells no more of that.
+const LEFT_MAX: u8 = 8;
 
 /// How long a call waits for what is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,26 +128,26 @@ impl Connection {
         let work = self.account.work();
         let mut inner = self.inner.lock();
         let result = inner.act(host, now, act);
-        if result.is_none() && wait != Wait::Look {
-            if wait == Wait::Not {
-                self.waker.clear();
-                inner.by_descriptor = true;
+        if result.is_none() {
+            let (wanted, ready) = (Kinds::of(wanted), inner.ready());
+            match wait {
+                Wait::Look => {}
+                Wait::Not => inner.waiters.on_nothing(wanted, ready, &self.waker),
+                Wait::For(_) | Wait::Ever => inner.waiters.calls = inner.waiters.calls.and(wanted),
             }
-            for wanted in wanted {
-                if !inner.awaited.contains(wanted) {
-                    inner.awaited.push(*wanted);
-                }
-            }
+        } else if wait == Wait::Not {
+            inner.waiters.left = 0;
         }
         if result.is_some() || matches!(wait, Wait::Not | Wait::Look) {
             self.after(inner, host, now);
             return result;
         }
-        self.prepare(&mut inner, host, now);
+        let woken = self.prepare(&mut inner, host, now);
         host.egress.push_on_if_there();
         drop(work);
-        // A device that fails from here on finds this call waiting, and wakes it.
-        if !host.has_failed() {
+        // A device that fails from here on finds this call waiting, and wakes it. What has just
+        // come about, as a handshake's end by its timeout, nobody tells once more.
+        if !woken && !host.has_failed() {
             match wait {
                 Wait::For(limit) => drop(self.changed.wait_for(&mut inner, limit)),
                 _ => self.changed.wait(&mut inner),
@@ -82,13 +160,10 @@ impl Connection {
     /// what. `read_shut`: reading returns at once.
     pub(in crate::tcp) fn await_by_descriptor(&self, host: &Host, read_shut: &AtomicBool) {
         let mut inner = self.inner.lock();
-        if inner.by_descriptor {
+        if !inner.waiters.descriptor.is_empty() {
             return;
         }
-        inner.by_descriptor = true;
-        if !inner.awaited.contains(&Wanted::Data) {
-            inner.awaited.push(Wanted::Data);
-        }
+        inner.waiters.descriptor = Kinds::of(&[Wanted::Data]);
         let is_shut = read_shut.load(Ordering::Relaxed);
         // A device that fails from here on finds the descriptor waited for, and wakes it.
         if is_shut || inner.has_what_is_awaited() || host.has_failed() {
@@ -102,10 +177,10 @@ impl Connection {
     }
 
     pub(super) fn wake_all(&self, inner: &mut Inner) {
-        inner.awaited.clear();
+        inner.waiters.calls = Kinds::default();
         self.changed.notify_all();
-        if std::mem::take(&mut inner.by_descriptor) {
-            self.waker.wake();
+        if !inner.waiters.descriptor.is_empty() {
+            inner.waiters.tell(&self.waker);
         }
     }
 }
@@ -118,8 +193,14 @@ impl AsFd for Connection {
 }
 
 impl Inner {
-    /// Whether somebody who waits would go on now.
-    pub(super) fn has_what_is_awaited(&mut self) -> bool {
+    /// Whether somebody who waits, and was not told yet, would go on now.
+    pub(super) fn has_what_is_awaited(&self) -> bool {
+        let untold = self.waiters.untold();
+        !untold.is_empty() && !untold.common(self.ready()).is_empty()
+    }
+
+    /// For what a call would not wait now.
+    fn ready(&self) -> Kinds {
         let socket = self.sockets.get::<Socket<'_>>(self.handle);
         let connecting = matches!(socket.state(), State::SynSent | State::SynReceived);
         // What waits for a departure must be there in time: a writer that comes late would
@@ -130,10 +211,17 @@ impl Inner {
         } else {
             has_room(socket)
         };
-        self.awaited.iter().any(|wanted| match wanted {
-            Wanted::Connection => !connecting,
-            Wanted::Data => socket.can_recv() || !socket.may_recv() && !connecting,
-            Wanted::Room => room || !socket.may_send() && !connecting,
+        let kinds = [
+            (Wanted::Connection, !connecting),
+            (
+                Wanted::Data,
+                socket.can_recv() || !socket.may_recv() && !connecting,
+            ),
+            (Wanted::Room, room || !socket.may_send() && !connecting),
+        ];
+        let ready = kinds.iter().filter(|(_, is_ready)| *is_ready);
+        ready.fold(Kinds::default(), |all, (kind, _)| {
+            all.and(Kinds::of(&[*kind]))
         })
     }
 }

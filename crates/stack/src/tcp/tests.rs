@@ -1,0 +1,167 @@
+//! What depends on when exactly something comes about.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use plimsoll_packets::frame::{Packet, TcpFlags};
+use smoltcp::socket::tcp::State;
+use smoltcp::wire::TcpPacket;
+
+use super::connection::{Connection, Wait, Wanted};
+use super::thread::TURN_SEGMENTS;
+use super::{Endpoint, TcpListener, TcpStream};
+use crate::clock;
+use crate::config::StackConfig;
+use crate::device::simulated::{SimulatedConfig, SimulatedDevice};
+use crate::device::{Batch, Device};
+use crate::outcome::{Outcome, Tally};
+use crate::stack::Parts;
+use crate::wire::packet;
+
+const SERVER: &str = "10.0.0.2:80";
+
+fn parts() -> (SimulatedDevice, Parts) {
+    let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let mut config = StackConfig::at("10.0.0.2/24".parse().unwrap());
+    config.tcp.syn_cookies_per_s = 0;
+    config.tcp.channel_segments = 2 * TURN_SEGMENTS as u32;
+    (cable, Parts::assemble(device, &config).unwrap())
+}
+
+fn first_connection(parts: &Parts) -> Arc<Connection> {
+    let endpoints = parts.stack.host().tcp.endpoints.lock();
+    let connection = endpoints.values().find_map(|endpoint| match endpoint {
+        Endpoint::Connection(connection) => Some(Arc::clone(connection)),
+        Endpoint::Listener(_) => None,
+    });
+    connection.expect("a connection")
+}
+
+/// It had cleared its own name from those who wait, and nobody told it again.
+#[test]
+fn a_call_that_finds_the_handshake_s_time_over_does_not_wait() {
+    let (_cable, mut parts) = parts();
+    let now = clock::now();
+    let _stream = TcpStream::connect_nonblocking(&parts.stack, "10.0.0.9:80".parse().unwrap());
+    parts.tcp.turn(now).unwrap();
+    let connection = first_connection(&parts);
+    let stack = parts.stack.clone();
+    let later = now + Duration::from_secs(21);
+    let call = thread::spawn(move || {
+        let host = stack.host();
+        let act = |socket: &mut smoltcp::socket::tcp::Socket<'static>| {
+            (socket.state() == State::Closed).then_some(())
+        };
+        let wanted = (&[Wanted::Connection][..], Wait::Ever);
+        let found = connection.with_or_await(host, later, wanted, act);
+        // It looks again.
+        found.or_else(|| connection.with_or_await(host, later, wanted, act))
+    });
+    for second in 0..100 {
+        thread::sleep(Duration::from_millis(20));
+        parts.tcp.turn(later + Duration::from_secs(second)).unwrap();
+        if call.is_finished() {
+            return assert_eq!(call.join().unwrap(), Some(()));
+        }
+    }
+    panic!("it waits for a connection that is over");
+}
+
+/// A connection that the server ends gives its channel back with the acknowledgement of that. The peer's
+/// end that came behind it was thrown away, and the peer had to send it again.
+#[test]
+fn an_end_right_behind_the_acknowledgement_of_ours_is_acknowledged() {
+    let (cable, mut parts) = parts();
+    let listener = TcpListener::bind(&parts.stack, SERVER).unwrap();
+    bring_in(&mut parts, &cable, &segment(5000, TcpFlags::SYN, 1000));
+    let expected = answers(&cable).last().expect("an answer").sequence + 1;
+    let from_peer = |flags, beyond: u32| segment_to(5000, flags, 1001, expected + beyond);
+    bring_in(&mut parts, &cable, &from_peer(TcpFlags::ACK, 0));
+    let (stream, _) = listener.accept().unwrap();
+    drop(stream);
+    parts.tcp.turn(clock::now()).unwrap();
+    answers(&cable);
+    // One turn ends behind the acknowledgement.
+    for _ in 1..TURN_SEGMENTS {
+        assert!(cable.send(&from_peer(TcpFlags::ACK, 0)));
+    }
+    assert!(cable.send(&from_peer(TcpFlags::ACK, 1)));
+    bring_in(&mut parts, &cable, &from_peer(TcpFlags::FIN_ACK, 1));
+    let last = answers(&cable).pop().expect("an answer");
+    assert_eq!((last.acknowledges, last.rst), (1002, false));
+    let counts = parts.stack.counts();
+    assert_eq!(counts[Outcome::Closed], 0, "{counts:?}");
+}
+
+struct Answer {
+    sequence: u32,
+    acknowledges: u32,
+    rst: bool,
+}
+
+/// All segments that the stack has sent meanwhile.
+fn answers(cable: &SimulatedDevice) -> Vec<Answer> {
+    let mut batch = Batch::new();
+    while cable.receive(&mut batch, 64).unwrap() > 0 {}
+    let segments = batch.iter().filter_map(|frame| {
+        let packet = packet::parse(frame).ok()?;
+        let tcp = TcpPacket::new_checked(&frame[packet.payload]).ok()?;
+        Some(Answer {
+            sequence: tcp.seq_number().0.cast_unsigned(),
+            acknowledges: tcp.ack_number().0.cast_unsigned(),
+            rst: tcp.rst(),
+        })
+    });
+    segments.collect()
+}
+
+fn bring_in(parts: &mut Parts, cable: &SimulatedDevice, bytes: &[u8]) {
+    assert!(cable.send(bytes));
+    for _ in 0..4 {
+        let _ = parts.receiver.turn(true).unwrap();
+        parts.tcp.turn(clock::now()).unwrap();
+    }
+}
+
+/// From the client at 10.0.0.1.
+fn segment(port: u16, flags: TcpFlags, sequence: u32) -> Vec<u8> {
+    segment_to(port, flags, sequence, 0)
+}
+
+fn segment_to(port: u16, flags: TcpFlags, sequence: u32, acknowledges: u32) -> Vec<u8> {
+    Packet::new("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap())
+        .macs([2, 0, 0, 0, 0, 1], [0xff; 6])
+        .numbers(sequence, acknowledges)
+        .tcp(port, 80, flags, b"")
+}
+
+/// The end of a connection of the former listener had the demultiplexer let SYNs through.
+#[test]
+fn a_closed_listener_says_nothing_of_the_next_one_s_backlog() {
+    let (cable, mut parts) = parts();
+    let pool = Arc::clone(parts.stack.host().device.pool());
+    let is_discarded = |parts: &Parts| {
+        let mut syn = pool.take().unwrap();
+        assert!(syn.copy_from(&segment(9, TcpFlags::SYN, 1000)));
+        let mut table = parts.stack.host().table.lock();
+        table
+            .classify(&syn, &Tally::default(), clock::now())
+            .is_none()
+    };
+    let bind = |parts: &Parts| TcpListener::bind_with_backlog(&parts.stack, SERVER, 2).unwrap();
+    let first = bind(&parts);
+    for port in [1, 2] {
+        bring_in(&mut parts, &cable, &segment(port, TcpFlags::SYN, 1000));
+    }
+    assert!(is_discarded(&parts));
+    drop(first);
+    let _second = bind(&parts);
+    assert!(!is_discarded(&parts));
+    for port in [3, 4] {
+        bring_in(&mut parts, &cable, &segment(port, TcpFlags::SYN, 1000));
+    }
+    assert!(is_discarded(&parts), "the second one is full");
+    bring_in(&mut parts, &cable, &segment(1, TcpFlags::RST, 1001));
+    assert!(is_discarded(&parts), "the second one is full still");
+}

@@ -1,0 +1,79 @@
+//! Peers that have lost their state, that come at a bad moment, or to whom there is no way.
+
+use std::io::{ErrorKind, Read, Write};
+
+use plimsoll_packets::frame::TcpFlags;
+use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+use plimsoll_stack::driven::Driven;
+use plimsoll_stack::{Stack, StackConfig, TcpStream};
+
+use crate::raw_peer::Peer;
+
+/// Each put the channel that it had no longer on the TCP thread's list, and what found no room
+/// there was never looked at.
+#[test]
+fn dropping_streams_that_are_over_leaves_the_others_their_turns() {
+    let mut driven = Driven::new("soft-lrp");
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    driven.settle();
+    let over: Vec<_> = (2000..2060)
+        .map(|port| {
+            let (mut peer, stream) = Peer::connect(&mut driven, port);
+            peer.take(&mut driven);
+            peer.send(&mut driven, TcpFlags::RST, &[]);
+            stream
+        })
+        .collect();
+    driven.settle();
+    drop(over);
+    // Before the TCP thread runs again a segment comes.
+    driven.cable.send(&peer.frame(TcpFlags::ACK, b"hello"));
+    driven.receive();
+    driven.work();
+    let mut buffer = [0; 8];
+    let read = stream.read(&mut buffer).map_err(|error| error.kind());
+    assert_eq!(read, Ok(5), "{:?}", driven.counts());
+    // So do those who come after that.
+    peer.sequence += 5;
+    peer.send(&mut driven, TcpFlags::ACK, b"again");
+    assert_eq!(stream.read(&mut buffer).unwrap(), 5);
+}
+
+/// RFC 5961, 4.2. A client that came again by the same port was not answered as long as the
+/// connection lasted that it did not know of any more.
+#[test]
+fn a_client_that_has_lost_its_state_comes_again_by_the_same_port() {
+    for beyond in [90_000_000, 10, 0] {
+        let mut driven = Driven::new("soft-lrp");
+        let (before, mut old) = Peer::connect(&mut driven, 5000);
+        driven.settle();
+        let mut again = Peer::new(5000);
+        again.sequence = before.sequence + beyond;
+        again.send(&mut driven, TcpFlags::SYN, &[]);
+        let answers = again.take(&mut driven);
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        let answer = &answers[0];
+        assert!(!answer.syn && !answer.rst, "{answer:?}");
+        assert_eq!(answer.acknowledges, before.sequence, "what is expected");
+        // It resets what it does not know (RFC 9293, 3.10.7.3), and may come then.
+        again.sequence = answer.acknowledges;
+        again.send(&mut driven, TcpFlags::RST, &[]);
+        let read = old.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(read, Err(ErrorKind::ConnectionReset));
+        let written = old.write(b"x").map_err(|error| error.kind());
+        assert_eq!(written, Err(ErrorKind::ConnectionReset));
+        Peer::connect(&mut driven, 5000);
+    }
+}
+
+/// It took 20 s to say so.
+#[test]
+fn connecting_where_there_is_no_way_fails_at_once() {
+    let (_cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let stack = Stack::start(device, &StackConfig::at("10.0.0.2/24".parse().unwrap())).unwrap();
+    for to in ["9.9.9.9:1", "10.0.0.255:1", "224.0.0.9:1", "[fd00::9]:1"] {
+        let connected = TcpStream::connect_nonblocking(&stack, to.parse().unwrap());
+        let error = connected.map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NetworkUnreachable, "{to}: {error}");
+    }
+}
