@@ -20,9 +20,12 @@
 //!   frames are lost of it: to meter costs as well. A bulk transfer is not metered. Half a second
 //!   that shows nothing ends a look; the next one comes after a second, then after 2, 4, 8 and
 //!   each 16, or at once when twice as much presses.
-//! - It is detached when nothing was lost, discarded, answered, shed or overloaded for as long as
-//!   [`Config::quiet`]. To attach costs as well, so where it comes back soon this time doubles, up
-//!   to [`QUIETS_MAX`] times as long.
+//! - It is detached when nothing was shed or overloaded for as long as [`Config::quiet`], and so
+//!   little lost, discarded and answered that the host may do that itself: each is a debt of
+//!   [`LOSS_ATTACHED`]. The program may itself be why sockets lose a little: on a veth packets take
+//!   more of their buffers while it is attached. What was right to attach for attaches again.
+//! - To attach costs as well, so where it comes back soon the quiet doubles, up to [`QUIETS_MAX`]
+//!   times as long.
 //!
 //! **Source.** Ours. The debt is a leaky bucket (ITU-T I.371, GCRA); the growing pause that of
 //! Ethernet (Metcalfe & Boggs 1976).
@@ -47,9 +50,14 @@ use crate::time::{Instant, NANOS_PER_SECOND, span_nanos};
 /// The debt of one loss: a hundred a second are paid back. A server that loses fewer is hardly
 /// overloaded, and to throw them away takes the CPU no time.
 pub const LOSS: Duration = Duration::from_millis(10);
+/// The same while the program is attached: a thousand a second are paid back. To throw as many away
+/// takes less than a hundredth of a CPU.
+pub const LOSS_ATTACHED: Duration = Duration::from_millis(1);
 /// A thousand losses at once. The usual receive buffer (208 KiB) holds some 280 small datagrams,
 /// so a burst of a thousand, which is rare, loses less.
 pub const DEBT_MAX: Duration = Duration::from_secs(10);
+/// So much later than the last loss of a flood the quiet begins.
+const QUIET_AFTER: Duration = Duration::from_secs(1);
 /// Debt beyond this is forgotten, lest a flood attaches long after its end where the driver
 /// refused.
 const DEBT_KEPT: Duration = Duration::from_secs(20);
@@ -69,7 +77,7 @@ const QUIET_LONGEST: Duration = Duration::from_secs(86_400);
 /// Settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Without any evidence for so long the program is detached, at first. Default: a minute.
+    /// After so long without a flood the program is detached, at first. Default: a minute.
     pub quiet: Duration,
     /// The part of a CPU that receiving may take. Default: 85 %.
     pub cpu_limit: Fraction,
@@ -316,7 +324,9 @@ impl Standby {
         let lost = evidence.lost();
         let is_full = evidence.is_full(self.config.cpu_limit, elapsed);
         if let Some(since) = self.quiet_since {
-            let is_quiet = lost == 0 && evidence.judged == 0 && !evidence.is_busy && !is_full;
+            let judged = lost.saturating_add(evidence.judged);
+            self.owe(judged, LOSS_ATTACHED, DEBT_MAX + QUIET_AFTER, elapsed);
+            let is_quiet = self.debt <= DEBT_MAX && !evidence.is_busy && !is_full;
             let since = if is_quiet { since } else { now };
             self.quiet_since = Some(since);
             return match now.saturating_since(since) >= self.quiet {
@@ -324,9 +334,7 @@ impl Standby {
                 false => Order::Keep,
             };
         }
-        let more = u32::try_from(lost).map_or(DEBT_KEPT, |lost| LOSS.saturating_mul(lost));
-        let debt = self.debt.saturating_sub(elapsed).saturating_add(more);
-        self.debt = debt.min(DEBT_KEPT);
+        self.owe(lost, LOSS, DEBT_KEPT, elapsed);
         self.full_readings = in_a_row(self.full_readings, is_metered, is_full);
         self.looks
             .on_reading(self.seen(evidence, is_full, elapsed), now);
@@ -337,6 +345,12 @@ impl Standby {
         } else {
             Order::Keep
         }
+    }
+
+    fn owe(&mut self, losses: u64, each: Duration, most: Duration, elapsed: Duration) {
+        let more = u32::try_from(losses).map_or(most, |losses| each.saturating_mul(losses));
+        let debt = self.debt.saturating_sub(elapsed).saturating_add(more);
+        self.debt = debt.min(most);
     }
 
     fn seen(&self, evidence: &Evidence, is_full: bool, elapsed: Duration) -> Seen {
