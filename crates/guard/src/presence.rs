@@ -76,7 +76,7 @@ impl Presence {
                 let is_told = self.silence.on_second(frames, judged()?);
                 Ok(is_told.then_some(Absence::Lasting))
             }
-            // It is gone, and so will the guard be.
+            // The interface has gone, and the session ends.
             Err(_) => Ok(None),
         }
     }

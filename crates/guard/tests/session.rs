@@ -10,6 +10,8 @@
 mod common;
 #[path = "session/control_groups.rs"]
 mod control_groups;
+#[path = "session/gone.rs"]
+mod gone;
 #[path = "session/handover.rs"]
 mod handover;
 #[path = "session/standby.rs"]
@@ -70,6 +72,7 @@ const TESTS: [(&str, fn()); 10] = [
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let others = control_groups::TESTS.iter().chain(&handover::TESTS);
+    let others = others.chain(&gone::TESTS);
     let others = others.chain(&standby::TESTS).chain(&threads::TESTS);
     let tests = TESTS.iter().chain(others);
     if arguments.iter().any(|argument| argument == "--list") {
@@ -103,7 +106,9 @@ const AT_ONCE: usize = 2;
 
 /// Tests that poll in threads, or see that nobody does, run one after the other: a thread's name
 /// does not tell its namespace.
-const POLLED: [&str; 9] = [
+const POLLED: [&str; 11] = [
+    "a_deleted_interface_ends_it_in_every_state",
+    "an_interface_that_is_moved_away_ends_it_and_is_put_back",
     "starts_in_order",
     "restores_before_it_detaches",
     "goes_on_without_a_governor",

@@ -9,7 +9,8 @@
 //! is forked before anything is opened. What a killed guard
 //! left is restored before anything is turned. Capabilities are given up when all is
 //! attached, and before other threads start. Real-time class and locked memory come
-//! last. With `standby` the program is attached by the loop (`standby`). **Run.** An error of a moment ends nothing (`retry`). What takes long or waits for others
+//! last. With `standby` the program is attached by the loop (`standby`). **Run.** An error of a moment ends nothing (`retry`); that the
+//! interface has gone ends it. What takes long or waits for others
 //! is done by threads of ordinary priority (`owners`, `threads`). **End.** Settings
 //! are put back before the program is detached, and both before the last words: a
 //! reader may take its time. Under a service manager, the program stays attached for
@@ -49,7 +50,7 @@ use crate::status::{Answers, Snapshot, StatusServer, serve_metrics};
 use plimsoll_metrics::{MetricsError, MetricsServer};
 use standby::Standing;
 use threads::Threads;
-use turns::Turns;
+use turns::{Ended, Turns};
 use work::Guarded;
 
 /// How long somebody who asks for counters waits for a busy guard.
@@ -159,6 +160,14 @@ pub enum SessionError {
         "cannot show what the guard does, so it has put everything back: give it an output that stays open (a terminal, a file, the journal)"
     )]
     Console(#[source] io::Error),
+    /// There is nothing left to guard.
+    #[error(
+        "the interface `{interface}` has gone from this network namespace (it was deleted, or moved to another one), so the guard has ended: start it again when the interface is back, or where it is now"
+    )]
+    InterfaceGone {
+        /// As given.
+        interface: String,
+    },
 }
 
 impl SessionError {
@@ -169,7 +178,7 @@ impl SessionError {
         match self {
             Self::Settings(error) => error.exit_code(),
             Self::Guard(error) => error.exit_code(),
-            Self::Metrics(_) | Self::Console(_) => FAILED,
+            Self::Metrics(_) | Self::Console(_) | Self::InterfaceGone { .. } => FAILED,
         }
     }
 }
@@ -183,7 +192,7 @@ plimsoll_kernel::from_operations!(SessionError::Guard);
 ///
 /// # Errors
 ///
-/// The settings are wrong, the host lacks something, or the console fails. What was
+/// The settings are wrong, the host lacks something, the interface has gone, or the console fails. What was
 /// turned is put back, and the program is detached.
 pub fn run(
     settings: Settings,
@@ -308,10 +317,11 @@ fn serve(
 ) -> Result<(), SessionError> {
     let interface = settings.interface.clone();
     let known = settings.known_sources_file.clone().map(KnownFile);
-    let (mut guarded, last) = {
+    let (ended, mut guarded, last) = {
         let mut turns = Turns::new(settings, guarded, console, started);
-        turns.run(requests).map_err(SessionError::Console)?;
-        turns.into_parts()
+        let ended = turns.run(requests).map_err(SessionError::Console)?;
+        let (guarded, last) = turns.into_parts();
+        (ended, guarded, last)
     };
     if let Some(problem) = known.and_then(|file| keep_known(&mut guarded, &file)) {
         console.log(format!("interface={interface} {problem}"));
@@ -319,13 +329,16 @@ fn serve(
     if let Err(error) = guarded.end(manager) {
         console.log(format!("interface={interface} {}", with_causes(&error)));
     }
-    let Some(snapshot) = last else {
-        return Ok(());
-    };
-    let report = Report {
-        interface: &interface,
-        uptime: started.elapsed(),
-        snapshot: &snapshot,
-    };
-    console.finish(&report).map_err(SessionError::Console)
+    if let Some(snapshot) = last {
+        let report = Report {
+            interface: &interface,
+            uptime: started.elapsed(),
+            snapshot: &snapshot,
+        };
+        console.finish(&report).map_err(SessionError::Console)?;
+    }
+    match ended {
+        Ended::AsAsked => Ok(()),
+        Ended::InterfaceGone => Err(SessionError::InterfaceGone { interface }),
+    }
 }

@@ -20,6 +20,15 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// How soon it is looked again at what is under way on another thread.
 const UNDER_WAY: Duration = Duration::from_millis(50);
 
+/// Why the loop is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It was asked to end, or its time was up.
+    AsAsked,
+    /// There is nothing left to guard.
+    InterfaceGone,
+}
+
 /// One kind of work: when it is due, and how it went.
 struct Turn {
     due: Instant,
@@ -70,6 +79,9 @@ pub(super) struct Turns<'a, W> {
     work: W,
     console: &'a mut dyn Console,
     started: Instant,
+    /// When it is looked next whether there still is an interface.
+    look: Instant,
+    is_gone: bool,
     regulate: Turn,
     /// Not before it is due, and only with what was just seen.
     govern: Turn,
@@ -95,6 +107,8 @@ impl<'a, W: Work> Turns<'a, W> {
             work,
             console,
             started,
+            look: started,
+            is_gone: false,
             regulate: Turn::new("see how busy the CPUs are"),
             govern: Turn::new("govern"),
             refresh: Turn::new("take over the host's addresses"),
@@ -117,14 +131,25 @@ impl<'a, W: Work> Turns<'a, W> {
         (self.work, self.last)
     }
 
-    /// Takes turns until asked to stop, or until the console fails.
-    pub(super) fn run(&mut self, requests: &Receiver<Request>) -> io::Result<()> {
+    /// Takes turns until asked to stop, until the interface has gone, or until the console fails.
+    pub(super) fn run(&mut self, requests: &Receiver<Request>) -> io::Result<Ended> {
         let end = self.settings.duration.map(|time| self.started + time);
         loop {
             let over = end.is_some_and(|end| end <= Instant::now());
             self.take_turns(over)?;
             if over {
-                return Ok(());
+                return Ok(Ended::AsAsked);
+            }
+            if self.is_gone {
+                self.report(true)?;
+                // A service manager that saw it first asks the guard to stop.
+                let mut asked = requests.try_iter();
+                return Ok(
+                    match asked.any(|request| matches!(request, Request::Stop)) {
+                        true => Ended::AsAsked,
+                        false => Ended::InterfaceGone,
+                    },
+                );
             }
             let next = [
                 &self.regulate,
@@ -135,7 +160,8 @@ impl<'a, W: Work> Turns<'a, W> {
                 &self.owners,
                 &self.report,
             ];
-            let next = next.into_iter().map(|turn| turn.due).chain(end).min();
+            let next = next.into_iter().map(|turn| turn.due);
+            let next = next.chain([self.look]).chain(end).min();
             let wait = next.map_or(REFRESH, |next| {
                 next.saturating_duration_since(Instant::now())
             });
@@ -150,7 +176,8 @@ impl<'a, W: Work> Turns<'a, W> {
                 Ok(Request::Reload) => self.reload(),
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Request::Stop) | Err(RecvTimeoutError::Disconnected) => {
-                    return self.take_turns(true);
+                    self.take_turns(true)?;
+                    return Ok(Ended::AsAsked);
                 }
             }
         }
@@ -159,6 +186,21 @@ impl<'a, W: Work> Turns<'a, W> {
     /// Does what is due; the last time, reads once more what happened.
     fn take_turns(&mut self, is_last: bool) -> io::Result<()> {
         let now = Instant::now();
+        if is_last || self.look <= now {
+            self.look = now + REFRESH;
+            self.is_gone |= self.work.is_gone();
+        }
+        if !self.is_gone {
+            self.guard(now, is_last);
+        }
+        if is_last || self.report.due <= now {
+            self.report(is_last)?;
+        }
+        Ok(())
+    }
+
+    /// All but reports.
+    fn guard(&mut self, now: Instant, is_last: bool) {
         if self.regulate.due <= now {
             self.regulate(now);
         }
@@ -191,10 +233,6 @@ impl<'a, W: Work> Turns<'a, W> {
             let (_, told) = self.owners.on_poll(poll, REFRESH);
             self.tell(told);
         }
-        if is_last || self.report.due <= now {
-            self.report(is_last)?;
-        }
-        Ok(())
     }
 
     fn stand_by(&mut self) {
@@ -256,9 +294,13 @@ impl<'a, W: Work> Turns<'a, W> {
         self.console.log(format!("interface={interface} {event}"));
     }
 
+    /// What fails because the interface has gone is no failure of a moment.
     fn tell(&mut self, line: Option<String>) {
         if let Some(line) = line {
-            self.log(&line);
+            self.is_gone |= self.work.is_gone();
+            if !self.is_gone {
+                self.log(&line);
+            }
         }
     }
 

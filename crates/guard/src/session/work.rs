@@ -30,6 +30,8 @@ pub(super) trait Work {
     /// After [`Work::govern`] failed: leaves the host's settings as they were, until
     /// governing succeeds again.
     fn stand_back(&mut self) -> Result<(), Error>;
+    /// Whether this network namespace has the interface no more.
+    fn is_gone(&self) -> bool;
     /// Takes over the host's addresses and settings; due once a second.
     fn refresh(&mut self) -> Result<(), Error>;
     /// Attaches the program anew if the driver does not run it any more; due once a second.
@@ -127,7 +129,7 @@ impl<'obj> Guarded<'obj> {
     }
 
     /// Puts everything back. The program is detached, unless the service manager keeps
-    /// it for the next guard. Returns what could not be put back.
+    /// it for the next guard of an interface that is there. Returns what could not be put back.
     pub(super) fn end(self, manager: &ServiceManager) -> Result<(), RestoreError> {
         let Self {
             governor,
@@ -139,8 +141,9 @@ impl<'obj> Guarded<'obj> {
         // In the order in which they are dropped.
         drop(governor);
         drop(threads);
+        let is_gone = knobs.is_gone();
         let restored = knobs.end();
-        if let Some(link) = guard.hand_on() {
+        if !is_gone && let Some(link) = guard.hand_on() {
             manager.keep(link);
         }
         restored
@@ -227,6 +230,10 @@ impl Work for Guarded<'_> {
             return WATCHING;
         }
         self.governor.interval(self.guard.is_alarmed())
+    }
+
+    fn is_gone(&self) -> bool {
+        self.knobs.is_gone()
     }
 
     fn refresh(&mut self) -> Result<(), Error> {

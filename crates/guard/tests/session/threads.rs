@@ -137,6 +137,8 @@ fn killed_after_its_interface_was_moved_it_is_undone_there() {
     };
     drop(writer);
     reader.read_exact(&mut [0]).expect("the guard protects");
+    // By itself it would end, and put all back.
+    kill(child, Signal::SIGSTOP).unwrap();
     ip(&format!("link set v0 netns {}", elsewhere.name()));
     let directory = tempfile::tempdir().unwrap();
     let turned = elsewhere.run(|| {

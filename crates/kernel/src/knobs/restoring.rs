@@ -322,8 +322,9 @@ impl Knobs {
         Ok((instance.is_some(), thread))
     }
 
-    /// Whether this namespace has the interface no more.
-    pub(super) fn is_gone(&self) -> bool {
+    /// Whether this namespace has the interface no more: it was deleted, or moved to another one.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
         self.state() == State::Gone
     }
 

@@ -20,6 +20,8 @@ struct Failing {
     stood_back: u32,
     /// So often the owners of sockets are being found out.
     pending: u32,
+    /// The interface has gone: all that asks for it fails.
+    is_gone: bool,
 }
 
 impl Failing {
@@ -47,6 +49,9 @@ impl Work for Failing {
     fn stand_back(&mut self) -> Result<(), Error> {
         self.stood_back += 1;
         self.work("stand_back")
+    }
+    fn is_gone(&self) -> bool {
+        self.is_gone
     }
     fn refresh(&mut self) -> Result<(), Error> {
         self.work("refresh")
@@ -127,7 +132,7 @@ fn run(
     work: Failing,
     mut notes: Notes,
     requests: Vec<Request>,
-) -> (io::Result<()>, Failing, Notes) {
+) -> (io::Result<Ended>, Failing, Notes) {
     let (sender, receiver) = channel();
     for request in requests {
         sender.send(request).unwrap();
@@ -336,4 +341,27 @@ fn a_reader_who_goes_away_ends_it() {
     let (ended, _, notes) = run(Failing::default(), notes, Vec::new());
     assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     assert_eq!(notes.shown, 2);
+}
+
+/// It had gone on for good, and said that early discard did, too.
+#[test]
+fn a_guard_whose_interface_has_gone_ends_and_tells_of_no_failure_of_a_moment() {
+    let gone = || Failing {
+        failures: ["regulate", "refresh", "presence", "standby"]
+            .map(|name| (name, u32::MAX))
+            .into(),
+        is_gone: true,
+        ..Failing::default()
+    };
+    let (ended, work, notes) = run(gone(), Notes::default(), Vec::new());
+    assert_eq!(ended.unwrap(), Ended::InterfaceGone);
+    assert_eq!(notes.lines, [""; 0]);
+    assert!(
+        work.done["snapshot"] > 0,
+        "the last words have their counts"
+    );
+    // Who is asked to stop stops as asked.
+    let (ended, _, notes) = run(gone(), Notes::default(), vec![Request::Stop]);
+    assert_eq!(ended.unwrap(), Ended::AsAsked);
+    assert_eq!(notes.lines, [""; 0]);
 }
