@@ -35,6 +35,8 @@ pub enum Verdict {
     Ok,
     /// The guard runs, and does or sees less.
     Limited,
+    /// Only root can see it.
+    Unknown,
     /// The guard cannot run.
     Missing,
 }
@@ -149,14 +151,21 @@ fn host_finding(result: Result<(), HostError>, id: &'static str, good: &str) -> 
 }
 
 fn owner(interface: &str) -> Result<Finding, Error> {
-    Ok(match knobs::owner(interface)? {
-        None => finding("owner", Verdict::Ok, "no guard is running here", "starts"),
-        Some(pid) => finding(
+    Ok(match knobs::owner(interface) {
+        Ok(None) => finding("owner", Verdict::Ok, "no guard is running here", "starts"),
+        Ok(Some(pid)) => finding(
             "owner",
             Verdict::Missing,
             format!("process {pid} guards this interface"),
             "refuses to be the second",
         ),
+        Err(error) if error.wants_root() => finding(
+            "owner",
+            Verdict::Unknown,
+            "only root can see whether a guard is running here",
+            "refuses to be the second",
+        ),
+        Err(error) => return Err(error.into()),
     })
 }
 
@@ -402,13 +411,24 @@ fn namespace(link: &Link) -> Finding {
 }
 
 fn syn_cookies(is_veth: bool) -> Finding {
+    if host::check_capabilities().is_err() {
+        return finding(
+            "syn_cookies",
+            Verdict::Unknown,
+            "without privileges the kernel does not tell whether it makes SYN cookies for XDP programs, nor the packet filter's rules",
+            "answers with SYN cookies where it may",
+        );
+    }
+    answering(is_veth)
+}
+
+/// Where the kernel may be asked.
+fn answering(is_veth: bool) -> Finding {
     let setting = fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies");
     let setting = setting
         .ok()
         .and_then(|text| text.trim().parse::<u32>().ok());
-    // Without privileges the probe takes the refusal for a yes.
-    let helpers = host::check_capabilities().is_ok()
-        && has_helper(libbpf_sys::BPF_FUNC_tcp_gen_syncookie)
+    let helpers = has_helper(libbpf_sys::BPF_FUNC_tcp_gen_syncookie)
         && has_helper(libbpf_sys::BPF_FUNC_tcp_check_syncookie);
     let discards = "discards SYNs early when a listener's backlog is full";
     let is_possible = helpers && matches!(setting, Some(1 | 2));
@@ -453,7 +473,7 @@ fn syn_cookies(is_veth: bool) -> Finding {
         (false, _) => finding(
             "syn_cookies",
             Verdict::Limited,
-            "the kernel makes no SYN cookies for XDP programs (Linux with CONFIG_SYN_COOKIES does), or may not be asked",
+            "the kernel makes no SYN cookies for XDP programs (Linux with CONFIG_SYN_COOKIES does)",
             discards,
         ),
     }
@@ -481,6 +501,12 @@ fn left_turned(interface: &str) -> Finding {
             Verdict::Ok,
             format!("{count} settings are recorded as turned"),
             "restores them at exit, at the next start, or by `plimsoll guard restore`",
+        ),
+        Err(error) if error.wants_root() => finding(
+            "settings",
+            Verdict::Unknown,
+            "only root can see whether a killed guard left something turned",
+            "restores that at its start",
         ),
         Err(error) => finding(
             "settings",

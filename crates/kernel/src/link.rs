@@ -42,8 +42,8 @@ pub struct Link {
 pub struct AttachedProgram {
     /// As `bpftool prog` shows it.
     pub id: u32,
-    /// Empty if the kernel does not tell (it takes privileges).
-    pub name: String,
+    /// `None` if the kernel does not tell (it takes privileges).
+    pub name: Option<String>,
     /// `native`, `generic`, …
     pub mode: &'static str,
 }
@@ -51,34 +51,37 @@ pub struct AttachedProgram {
 impl AttachedProgram {
     /// How it may be detached from `interface`.
     pub fn remedy(&self, interface: &str) -> String {
-        if self.name == "xdp_dispatcher" {
-            format!("it is libxdp's dispatcher, `xdp-loader unload {interface} --all` ends it")
-        } else if self.name == "screen" {
-            format!(
+        match self.name.as_deref() {
+            None => "run this as root to see whose it is".to_owned(),
+            Some("xdp_dispatcher") => {
+                format!("it is libxdp's dispatcher, `xdp-loader unload {interface} --all` ends it")
+            }
+            Some("screen") => format!(
                 "if it is that of a killed `plimsoll screen`, `plimsoll guard restore {interface}` detaches it"
-            )
-        } else {
-            // `xdp off` leaves a generic program where the driver has native XDP.
-            let mode = match self.mode {
-                "generic" => "xdpgeneric",
-                "offloaded" => "xdpoffload",
-                _ => "xdp",
-            };
-            format!(
-                "`bpftool link show` finds its owner, `ip link set {interface} {mode} off` detaches it if it has none"
-            )
+            ),
+            Some(_) => {
+                // `xdp off` leaves a generic program where the driver has native XDP.
+                let mode = match self.mode {
+                    "generic" => "xdpgeneric",
+                    "offloaded" => "xdpoffload",
+                    _ => "xdp",
+                };
+                format!(
+                    "`bpftool link show` finds its owner, `ip link set {interface} {mode} off` detaches it if it has none"
+                )
+            }
         }
     }
 }
 
 impl fmt::Display for AttachedProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = if self.name.is_empty() {
-            "unnamed"
-        } else {
-            &self.name
-        };
-        write!(f, "`{name}`, id {}, in {} mode", self.id, self.mode)
+        match self.name.as_deref() {
+            None => {}
+            Some("") => write!(f, "`unnamed`, ")?,
+            Some(name) => write!(f, "`{name}`, ")?,
+        }
+        write!(f, "id {}, in {} mode", self.id, self.mode)
     }
 }
 
@@ -314,9 +317,7 @@ fn attached(xdp: &rt_link::IterableXdpAttrs<'_>) -> Option<AttachedProgram> {
     let program = ProgInfoIter::default().find(|program| program.id == id);
     Some(AttachedProgram {
         id,
-        name: program.map_or_else(String::new, |program| {
-            program.name.to_string_lossy().into_owned()
-        }),
+        name: program.map(|program| program.name.to_string_lossy().into_owned()),
         mode,
     })
 }

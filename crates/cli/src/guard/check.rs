@@ -59,6 +59,7 @@ pub(super) fn table(check: &Check) -> String {
         let mark = match finding.verdict {
             Verdict::Ok => "ok",
             Verdict::Limited => "limited",
+            Verdict::Unknown => "unknown",
             Verdict::Missing => "MISSING",
         };
         text += &format!("{mark:<9}{:<13}{}\n", finding.id, finding.found);
@@ -69,7 +70,7 @@ pub(super) fn table(check: &Check) -> String {
     let more = check
         .findings
         .iter()
-        .filter(|f| f.verdict == Verdict::Limited)
+        .filter(|f| f.verdict != Verdict::Ok)
         .count();
     let judgement = match (check.can_run(), more) {
         (false, _) => "The guard cannot run here until what is missing is there.".to_owned(),

@@ -101,11 +101,25 @@ fn without_root() {
 
     let (_guard, _output) = start(host);
     let answer = as_nobody(&["status", host.device()]);
-    let expected = format!(
-        "plimsoll: the guard of `{}` answers root only: run this as root, e.g. with sudo\n",
-        host.device()
-    );
-    assert_eq!(said(&answer), (Some(3), expected));
+    let expected = "plimsoll: only root can see whether a guard runs here, and ask it: run this as \
+                    root, e.g. with sudo\n";
+    assert_eq!(said(&answer), (Some(3), expected.to_owned()));
+    let answer = as_nobody(&["status"]);
+    assert_eq!(said(&answer), (Some(3), expected.to_owned()));
+    // What it cannot see it does not deny.
+    let answer = as_nobody(&["check", host.device()]);
+    assert_eq!(answer.status.code(), Some(3));
+    let table = String::from_utf8(answer.stdout).unwrap();
+    for line in [
+        "unknown  owner        only root can see whether a guard is running here\n",
+        "unknown  settings     only root can see whether a killed guard left something turned\n",
+        "unknown  filters      ",
+        "unknown  syn_cookies  without privileges the kernel does not tell",
+        "MISSING  attached     XDP program id ",
+        "the guard refuses to replace it (run this as root to see whose it is)\n",
+    ] {
+        assert!(table.contains(line), "{line} in\n{table}");
+    }
 }
 
 #[test]

@@ -5,15 +5,22 @@
 //! this network namespace. Their rules are read for SYN cookies alone ([`crate::filter`]).
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use super::{Finding, Verdict, finding};
 
 /// Files of `/proc` that tell, from `root`.
 pub(super) fn filters(root: &Path) -> Finding {
-    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let mut is_refused = false;
+    let mut read = |path: &str| {
+        let text = fs::read_to_string(root.join(path));
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        is_refused |= text.as_ref().is_err_and(refused);
+        text.unwrap_or_default()
+    };
     let mut found = Vec::new();
-    let tables = ["net/ip_tables_names", "net/ip6_tables_names"].map(read);
+    let tables = ["net/ip_tables_names", "net/ip6_tables_names"].map(&mut read);
     let has_nat = tables
         .iter()
         .any(|tables| tables.lines().any(|table| table == "nat"));
@@ -39,13 +46,19 @@ pub(super) fn filters(root: &Path) -> Finding {
     if read("sys/net/ipv4/ip_forward").trim() == "1" {
         found.push("this host forwards".to_owned());
     }
+    let verdict = if is_refused {
+        found.push("only root can see whether iptables has tables".to_owned());
+        Verdict::Unknown
+    } else {
+        Verdict::Limited
+    };
     if found.is_empty() {
         let found = "no packet filter, NAT or load balancer is seen at work";
         return finding("filters", Verdict::Ok, found, "needs no more");
     }
     finding(
         "filters",
-        Verdict::Limited,
+        verdict,
         found.join("; "),
         "sees packets before them: what they would refuse counts as offered, what they send elsewhere is admitted as `forward` or `closed_port`, and conntrack never sees a SYN that a cookie answers",
     )

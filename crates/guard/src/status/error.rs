@@ -11,12 +11,11 @@ pub enum StatusError {
     /// The host refused something, or has no such interface.
     #[error(transparent)]
     Kernel(#[from] plimsoll_kernel::Error),
-    /// A running guard answers root only.
-    #[error("the guard of `{interface}` answers root only: run this as root, e.g. with sudo")]
-    NotRoot {
-        /// As given.
-        interface: String,
-    },
+    /// Whether a guard runs is for root to see, and so is what it does.
+    #[error(
+        "only root can see whether a guard runs here, and ask it: run this as root, e.g. with sudo"
+    )]
+    NotRoot,
     /// Nobody guards the interface.
     #[error(
         "no guard runs on `{interface}` in this network namespace: `plimsoll guard {interface}` starts one"
@@ -44,7 +43,7 @@ impl StatusError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Kernel(error) => error.exit_code(),
-            Self::NotRoot { .. } => LACKS,
+            Self::NotRoot => LACKS,
             Self::NotRunning { .. } | Self::NoAnswer { .. } => FAILED,
         }
     }

@@ -65,10 +65,10 @@ impl Client {
     pub fn status(&mut self, request: &Request) -> Result<Status, StatusError> {
         let path = socket_path(&self.interface)?;
         let stream = UnixStream::connect(path).map_err(|error| {
-            let interface = self.interface.clone();
             if error.kind() == std::io::ErrorKind::PermissionDenied {
-                StatusError::NotRoot { interface }
+                StatusError::NotRoot
             } else {
+                let interface = self.interface.clone();
                 StatusError::NotRunning { interface }
             }
         })?;
@@ -118,16 +118,24 @@ fn ask(mut stream: UnixStream, request: &Request) -> std::io::Result<Status> {
 ///
 /// # Errors
 ///
-/// The kernel does not answer.
+/// The kernel does not answer, or only root can see it.
 pub fn guarded_interfaces() -> Result<Vec<String>, StatusError> {
     let interfaces = nix::net::if_::if_nameindex();
     let interfaces = interfaces.map_err(os("list interfaces"))?;
     let names = interfaces
         .iter()
         .map(|i| i.name().to_string_lossy().into_owned());
-    Ok(names
-        .filter(|name| matches!(knobs::owner(name), Ok(Some(_))))
-        .collect())
+    let mut guarded = Vec::new();
+    for name in names {
+        match knobs::owner(&name) {
+            Ok(Some(_)) => guarded.push(name),
+            // One that has gone meanwhile is guarded by nobody.
+            Ok(None) | Err(OpenError::Interface(_)) => {}
+            Err(error) if error.wants_root() => return Err(StatusError::NotRoot),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(guarded)
 }
 
 /// Where the guard of `interface` listens.

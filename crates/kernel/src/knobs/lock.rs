@@ -61,16 +61,30 @@ impl Lock {
     }
 
     /// The living owner of a lock, if there is one.
-    pub(crate) fn owner(path: &Path) -> Option<u32> {
-        let locked = Self::is_held(path);
-        let owner = owner_of(path).filter(|owner| owner.is_alive())?;
-        locked.then_some(owner.pid)
+    pub(crate) fn owner(path: &Path) -> Result<Option<u32>, RecordError> {
+        let locked = Self::is_held(path)?;
+        let owner = owner_of(path).filter(|owner| owner.is_alive());
+        Ok(owner.filter(|_| locked).map(|owner| owner.pid))
+    }
+
+    /// Whether it has a living owner, or may have one: who may not look cannot know.
+    pub(crate) fn may_be_owned(path: &Path) -> bool {
+        !matches!(Self::owner(path), Ok(None))
     }
 
     /// Whether somebody has it, also in the name of a dead owner.
-    pub(crate) fn is_held(path: &Path) -> bool {
-        let held = |file: File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
-        File::open(path).is_ok_and(held)
+    pub(crate) fn is_held(path: &Path) -> Result<bool, RecordError> {
+        match File::open(path) {
+            Ok(file) => Ok(matches!(
+                file.try_lock_shared(),
+                Err(TryLockError::WouldBlock)
+            )),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(RecordError::Unreadable {
+                path: path.to_owned(),
+                source,
+            }),
+        }
     }
 
     /// The inode of the network namespace that a lock is for.
@@ -138,7 +152,7 @@ mod tests {
         let owner = Process::current().unwrap();
         let take = || Lock::take(path.clone(), "eth0", owner, 1);
         let first = take().unwrap();
-        assert_eq!(Lock::owner(&path), Some(owner.pid));
+        assert_eq!(Lock::owner(&path).unwrap(), Some(owner.pid));
         let refused = take().unwrap_err();
         assert!(
             refused
@@ -148,7 +162,7 @@ mod tests {
         );
         drop(first);
         assert!(!path.exists());
-        assert_eq!(Lock::owner(&path), None);
+        assert_eq!(Lock::owner(&path).unwrap(), None);
         take().unwrap();
     }
 
@@ -166,7 +180,20 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eth0.lock");
         fs::write(&path, "1 1 1").unwrap();
-        assert_eq!(Lock::owner(&path), None);
+        assert_eq!(Lock::owner(&path).unwrap(), None);
         Lock::take(path, "eth0", Process::current().unwrap(), 1).unwrap();
+    }
+
+    /// Who may not look was told that there is no guard.
+    #[test]
+    fn a_lock_that_cannot_be_looked_at_may_be_owned() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("no directory");
+        fs::write(&file, "").unwrap();
+        let path = file.join("eth0.lock");
+        let error = Lock::owner(&path).unwrap_err();
+        assert!(matches!(error, RecordError::Unreadable { .. }), "{error}");
+        assert!(Lock::may_be_owned(&path));
+        assert!(!Lock::may_be_owned(&directory.path().join("eth0.lock")));
     }
 }

@@ -150,6 +150,13 @@ impl OpenError {
             Self::Call(error) => error.exit_code(),
         }
     }
+
+    /// Whether the files of guards are kept from this process: nothing is known of them.
+    #[must_use]
+    pub fn wants_root(&self) -> bool {
+        matches!(self, Self::Record(RecordError::Unreadable { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied)
+    }
 }
 
 impl Knobs {
@@ -270,9 +277,9 @@ impl Drop for Knobs {
 ///
 /// # Errors
 ///
-/// No such interface.
+/// No such interface, or this process may not look ([`OpenError::wants_root`]).
 pub fn owner(interface: &str) -> Result<Option<u32>, OpenError> {
-    Ok(Lock::owner(&path_of(interface, "lock")?))
+    Ok(Lock::owner(&path_of(interface, "lock")?)?)
 }
 
 /// The file of a running guard of `interface` in the current network

@@ -248,6 +248,14 @@ pub enum RecordError {
         /// What is wrong with it.
         source: io::Error,
     },
+    /// It cannot be read, so nobody knows what it says.
+    #[error("cannot read {path}{}", remedy("", .source))]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// It cannot be written, so nothing is turned.
     #[error(
         "cannot write {path}, and without it no setting of the host is changed{}",
@@ -280,7 +288,7 @@ impl RecordError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Unusable { .. } | Self::NotWritten { .. } => FAILED,
+            Self::Unusable { .. } | Self::Unreadable { .. } | Self::NotWritten { .. } => FAILED,
         }
     }
 }
@@ -299,7 +307,12 @@ impl RecordFile {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(self.unusable(source)),
+            Err(source) => {
+                return Err(RecordError::Unreadable {
+                    path: self.path.clone(),
+                    source,
+                });
+            }
         };
         let record = Record::parse(&text).map_err(|source| self.unusable(source))?;
         Ok(Some(record))
@@ -467,5 +480,22 @@ mod tests {
             assert!(error.contains("eth0.5.json"), "{error}");
             assert!(error.contains("remove the file"), "{error}");
         }
+    }
+
+    /// Who may not look at it was told to remove it, also where there is none.
+    #[test]
+    fn a_file_that_cannot_be_read_is_no_damaged_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = record();
+        let file = RecordFile::new(directory.path(), "eth0", &record.identity);
+        fs::create_dir(&file.path).unwrap();
+        let error = file.read().unwrap_err().to_string();
+        assert!(error.starts_with("cannot read "), "{error}");
+        let refused = RecordError::Unreadable {
+            path: file.path,
+            source: io::Error::from_raw_os_error(libc::EACCES),
+        };
+        let refused = refused.to_string();
+        assert!(refused.contains("(run as root, "), "{refused}");
     }
 }

@@ -56,7 +56,7 @@ fn restore_all(
     let boot_id = boot_id()?;
     let is_wanted = |name: &str| interface.is_none_or(|wanted| wanted == name);
     let is_guarded =
-        |name: &str| Lock::owner(&directory.join(format!("{name}.{cookie}.lock"))).is_some();
+        |name: &str| Lock::may_be_owned(&directory.join(format!("{name}.{cookie}.lock")));
     let mut first = Ok(());
     let mut note = |done: Result<Option<String>, OpenError>| match done {
         Ok(Some(name)) if !restored.contains(&name) => restored.push(name),
@@ -100,7 +100,7 @@ fn restore_all(
 /// Interfaces whose guards live, by number: they may have been renamed since.
 fn guarded(directory: &Path, cookie: u64, boot_id: &str) -> Result<Vec<u32>, CallError> {
     let mut paths = files(directory, cookie, "json")?;
-    paths.retain(|path| Lock::owner(&path.with_extension("lock")).is_some());
+    paths.retain(|path| Lock::may_be_owned(&path.with_extension("lock")));
     let records = paths.into_iter().map(|path| RecordFile::at(path).read());
     let identities = records.filter_map(|record| Some(record.ok()??.identity));
     let here = identities.filter(|identity| identity.boot_id == boot_id);
@@ -170,7 +170,7 @@ fn name_now(record: &Record, boot_id: &str) -> Option<String> {
 fn exchange(path: &Path, place: &Path, name: &str, inode: u64) -> Result<(), OpenError> {
     let own = Process::current()?;
     let locks = [path, place].map(|path| path.with_extension("lock"));
-    if locks.iter().any(|lock| Lock::is_held(lock)) {
+    if locks.iter().any(|lock| Lock::is_held(lock).unwrap_or(true)) {
         return Err(os("move a record")(io::Error::from(io::ErrorKind::ResourceBusy)).into());
     }
     // Their files go when they are dropped.
@@ -235,7 +235,7 @@ fn remove_remains(directory: &Path, interface: Option<&str>, cookie: u64) -> Res
     for path in remains {
         let name = name_of(&path, cookie);
         let lock = path.with_extension("lock");
-        if interface.is_some_and(|wanted| wanted != name) || Lock::owner(&lock).is_some() {
+        if interface.is_some_and(|wanted| wanted != name) || Lock::may_be_owned(&lock) {
             continue;
         }
         // Who starts meanwhile waits for the lock. The socket goes when it is taken, the lock

@@ -41,7 +41,7 @@ pub(super) fn sweep(directory: &Path) {
     let kernel_tells = may_open_all() && open_namespace(cookie, inode).is_ok();
     for (stem, other) in others(directory, cookie) {
         let lock = directory.join(format!("{stem}.lock"));
-        if Lock::owner(&lock).is_some() {
+        if Lock::may_be_owned(&lock) {
             continue;
         }
         let record = RecordFile::at(directory.join(format!("{stem}.json")));
