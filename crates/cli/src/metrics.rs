@@ -11,14 +11,14 @@ use crate::failure::Usage;
 pub(crate) struct MetricsArgs {
     /// Serve Prometheus metrics at this address, as in 127.0.0.1:9464
     ///
-    /// Cost: each scrape reads all counters; whoever reaches the address may read them. With
-    /// `guard`, a change takes a new start.
+    /// Cost: each scrape reads all counters; whoever reaches the address may read them. A
+    /// change takes a new start.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
     /// Serve metrics also where other hosts reach them: at an address that is not loopback
     ///
-    /// Cost: whoever asks learns what this program counts; the guard's metrics name every port
-    /// in use, and how full each queue is. With `guard`, a change takes a new start.
+    /// Cost: whoever asks learns what this program counts, such as the ports in use and how full
+    /// queues are. A change takes a new start.
     #[arg(long, requires = "metrics")]
     pub(crate) metrics_public: bool,
 }

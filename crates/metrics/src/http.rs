@@ -1,15 +1,18 @@
-//! HTTP for one page: `GET /metrics`, one answer per connection.
+//! HTTP for one page: `GET /metrics` (or `HEAD`), one answer per connection.
 //!
 //! Whoever reaches the address can connect, so everything is bounded: so many
 //! connections at a time, so much time for each, so long a question. More wait in the
-//! kernel's queue, and beyond that are refused there. Nothing here can slow packets
+//! kernel's queue, and beyond that are refused there. While some wait, a connection that has
+//! said nothing gives way soon. Nothing here can slow packets
 //! down or use up locked memory.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_kernel::error::CallError;
 use plimsoll_kernel::privileges::{answer_soon, start_thread};
 
@@ -17,6 +20,8 @@ use plimsoll_kernel::privileges::{answer_soon, start_thread};
 const CONNECTIONS_MAX: usize = 4;
 /// A connection is closed after this long, whatever it was doing.
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
+/// Who has said nothing for this long gives way to who waits.
+const SILENCE: Duration = Duration::from_millis(100);
 /// Longest head of a request, bytes.
 const HEAD_MAX: usize = 8 << 10;
 /// Headers of a request at most.
@@ -31,6 +36,8 @@ pub(crate) struct Question {
     pub(crate) path: String,
     /// The `Accept` header, empty without one.
     pub(crate) accept: String,
+    /// Only the answer's head is asked for.
+    pub(crate) is_head: bool,
 }
 
 /// A page and its type; `None`: there is none at this path.
@@ -58,7 +65,7 @@ fn serve_within(
             loop {
                 match listener.accept() {
                     // A client that goes away is nobody's error.
-                    Ok((stream, _)) => drop(answer(stream, Instant::now() + time, page)),
+                    Ok((stream, _)) => drop(answer(stream, listener, time, page)),
                     // Too many open files, for instance: others may close theirs.
                     Err(_) => std::thread::sleep(PAUSE),
                 }
@@ -68,10 +75,18 @@ fn serve_within(
     Ok(())
 }
 
-fn answer(stream: TcpStream, end: Instant, page: &impl Fn(&Question) -> Page) -> io::Result<()> {
+fn answer(
+    stream: TcpStream,
+    others: &TcpListener,
+    time: Duration,
+    page: &impl Fn(&Question) -> Page,
+) -> io::Result<()> {
+    let end = Instant::now() + time;
     let mut connection = Connection { stream, end };
-    let (status, kind, text) = match connection.question()? {
-        Some(question) => match page(&question) {
+    connection.await_first_bytes(others)?;
+    let question = connection.question()?;
+    let (status, kind, text) = match &question {
+        Some(question) => match page(question) {
             Some((kind, text)) => ("200 OK", kind, text),
             None => (
                 "404 Not Found",
@@ -82,7 +97,7 @@ fn answer(stream: TcpStream, end: Instant, page: &impl Fn(&Question) -> Page) ->
         None => (
             "400 Bad Request",
             "text/plain; charset=utf-8",
-            "this answers GET requests of HTTP/1\n".to_owned(),
+            "this answers GET and HEAD requests of HTTP/1\n".to_owned(),
         ),
     };
     let length = text.len();
@@ -90,7 +105,10 @@ fn answer(stream: TcpStream, end: Instant, page: &impl Fn(&Question) -> Page) ->
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
     );
     connection.write_all(head.as_bytes())?;
-    connection.write_all(text.as_bytes())
+    match question.is_some_and(|question| question.is_head) {
+        true => Ok(()),
+        false => connection.write_all(text.as_bytes()),
+    }
 }
 
 /// A connection with an end.
@@ -107,6 +125,23 @@ impl Connection {
             return Err(io::ErrorKind::TimedOut.into());
         }
         Ok(Some(left))
+    }
+
+    /// Waits until something was said. An error if that takes too long: all the time there is, or
+    /// less if `others` wait for this connection's place.
+    fn await_first_bytes(&self, others: &TcpListener) -> io::Result<()> {
+        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let own = || readable(self.stream.as_fd());
+        let left = self.left()?.unwrap_or_default();
+        if poll(&mut [own()], timeout(left.min(SILENCE)))? > 0 {
+            return Ok(());
+        }
+        let mut polled = [own(), readable(others.as_fd())];
+        poll(&mut polled, timeout(self.left()?.unwrap_or_default()))?;
+        match polled[0].any() {
+            Some(true) => Ok(()),
+            _ => Err(io::ErrorKind::TimedOut.into()),
+        }
     }
 
     /// Reads the head of a request; `None` if it is none, or too long.
@@ -137,6 +172,10 @@ impl Connection {
     }
 }
 
+fn timeout(time: Duration) -> PollTimeout {
+    PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX)
+}
+
 /// What the first bytes of a connection are.
 #[derive(Debug, PartialEq, Eq)]
 enum Parsed {
@@ -151,7 +190,7 @@ fn parse(head: &[u8]) -> Parsed {
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(head) {
         Ok(status) if status.is_partial() => Parsed::Incomplete,
-        Ok(_) if request.method == Some("GET") => {
+        Ok(_) if matches!(request.method, Some("GET" | "HEAD")) => {
             let path = request.path.unwrap_or_default();
             let accept = request.headers.iter();
             let accept = accept.filter(|header| header.name.eq_ignore_ascii_case("accept"));
@@ -161,6 +200,7 @@ fn parse(head: &[u8]) -> Parsed {
             Parsed::Question(Question {
                 path: path.split('?').next().unwrap_or_default().to_owned(),
                 accept: accept.join(", "),
+                is_head: request.method == Some("HEAD"),
             })
         }
         Ok(_) | Err(_) => Parsed::Wrong,
@@ -180,7 +220,8 @@ mod tests {
         #[test]
         fn any_bytes_are_a_question_or_none(bytes in vec(proptest::num::u8::ANY, 0..300)) {
             if let Parsed::Question(question) = parse(&bytes) {
-                prop_assert!(bytes.starts_with(b"GET ") || bytes.starts_with(b"\r\n") || bytes.starts_with(b"\n"));
+                let starts = [&b"GET "[..], b"HEAD ", b"\r\n", b"\n"];
+                prop_assert!(starts.iter().any(|start| bytes.starts_with(start)));
                 prop_assert!(!question.path.contains('?'));
             }
         }
@@ -190,12 +231,16 @@ mod tests {
 
     /// A server whose page says the path, at a port of its own.
     fn server() -> SocketAddr {
+        server_within(TIME)
+    }
+
+    fn server_within(time: Duration) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let page = |question: &Question| {
             (question.path != "/none").then(|| ("text/plain", question.path.clone()))
         };
-        serve_within(TIME, listener, page).unwrap();
+        serve_within(time, listener, page).unwrap();
         address
     }
 
@@ -214,6 +259,9 @@ mod tests {
         let answer = ask(address, b"GET /a?b HTTP/1.1\r\nHost: c\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(answer.ends_with("\r\n\r\n/a"), "{answer}");
+        // As for GET, but for the page.
+        let same = ask(address, b"HEAD /a HTTP/1.1\r\nHost: c\r\n\r\n");
+        assert_eq!(same, answer.strip_suffix("/a").unwrap());
         for (question, status) in [
             ("GET /none HTTP/1.0\r\n\r\n", "404"),
             ("POST /a HTTP/1.1\r\n\r\n", "400"),
@@ -233,18 +281,43 @@ mod tests {
         );
     }
 
-    /// Who says nothing holds a place only so long, and there are only so many.
+    /// Who does not come to an end holds a place only so long, and there are only so many.
     #[test]
     fn slow_clients_hold_the_others_up_for_a_bounded_time() {
         let address = server();
         let start = Instant::now();
-        let slow: Vec<_> = (0..CONNECTIONS_MAX)
-            .map(|_| TcpStream::connect(address).unwrap())
-            .collect();
+        let slow = || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"GET").unwrap();
+            stream
+        };
+        let slow: Vec<_> = (0..CONNECTIONS_MAX).map(|_| slow()).collect();
         let answer = ask(address, b"GET /a HTTP/1.1\r\n\r\n");
         assert!(answer.ends_with("/a"), "{answer}");
         let waited = start.elapsed();
         assert!(waited >= TIME, "all places were taken: {waited:?}");
         drop(slow);
+    }
+
+    /// A hundred that said nothing held a scrape up for minutes.
+    #[test]
+    fn silent_clients_give_way_to_who_waits() {
+        let address = server_within(Duration::from_secs(60));
+        let silent: Vec<_> = (0..10 * CONNECTIONS_MAX)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let start = Instant::now();
+        let answer = ask(address, b"GET /a HTTP/1.1\r\n\r\n");
+        assert!(answer.ends_with("/a"), "{answer}");
+        let waited = start.elapsed();
+        assert!(waited < Duration::from_secs(20), "{waited:?}");
+        drop(silent);
+        // Where nobody waits it has time.
+        let mut late = TcpStream::connect(address).unwrap();
+        std::thread::sleep(3 * SILENCE);
+        late.write_all(b"GET /b HTTP/1.1\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        late.read_to_string(&mut answer).unwrap();
+        assert!(answer.ends_with("/b"), "{answer}");
     }
 }
