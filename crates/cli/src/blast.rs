@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::failure::{Context, Usage};
+use crate::prefix::parse_prefix;
 use ipnet::IpNet;
 use plimsoll_report::{Machine, SCHEMA};
 use plimsoll_testbed::blast::{
@@ -297,13 +298,6 @@ fn parse_mac(text: &str) -> Result<[u8; 6], String> {
         .ok_or_else(|| "must be six hexadecimal bytes, as 02:00:00:00:00:02".to_owned())
 }
 
-fn parse_prefix(text: &str) -> Result<IpNet, String> {
-    let address = text.parse::<IpAddr>().map(IpNet::from);
-    address
-        .or_else(|_| text.parse::<IpNet>())
-        .map_err(|_| "must be an IP address or a prefix, as 198.19.0.0/16".to_owned())
-}
-
 fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.parse(), last.parse()) {
@@ -337,12 +331,5 @@ mod tests {
         ] {
             assert!(parse_mac(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_source_is_an_address_or_a_prefix() {
-        assert_eq!(parse_prefix("198.18.0.1").unwrap().prefix_len(), 32);
-        assert_eq!(parse_prefix("2001:2::/64").unwrap().prefix_len(), 64);
-        assert!(parse_prefix("198.18.0.0/33").is_err());
     }
 }

@@ -18,6 +18,7 @@ mod lab;
 mod metrics;
 mod output;
 mod polling;
+mod prefix;
 mod probe;
 mod screen;
 mod serve;

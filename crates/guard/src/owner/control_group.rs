@@ -38,6 +38,11 @@ impl ControlGroups {
     }
 }
 
+/// Whether there is a group of this path now.
+pub(crate) fn exists(path: &str) -> bool {
+    mount_point().is_some_and(|root| root.join(path.trim_start_matches('/')).is_dir())
+}
+
 /// Where the unified hierarchy is mounted.
 fn mount_point() -> Option<PathBuf> {
     parse_mounts(&fs::read("/proc/self/mounts").ok()?)

@@ -218,6 +218,9 @@ pub fn run(
     if let Some(warning) = warning(&interface) {
         console.log(format!("interface={interface} warning: {warning}"));
     }
+    for warning in protected_owners::warnings(&settings) {
+        console.log(format!("interface={interface} warning: {warning}"));
+    }
     let known = known_before(&settings, console);
     let mut storage = Storage::default();
     let mut guarded = attach(&settings, knobs, before, known.as_ref(), &mut storage)?;

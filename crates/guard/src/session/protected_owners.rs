@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::settings::Settings;
-use crate::owner::Owner;
+use crate::owner::{Owner, control_group};
 
 /// Who is protected, looked up anew for each round over all sockets.
 pub(super) struct ProtectedOwners<'a> {
@@ -50,6 +50,21 @@ impl<'a> ProtectedOwners<'a> {
             executable.is_some_and(|executable| files.contains(&executable))
         })
     }
+}
+
+/// What protects nobody, since it is not there. It may come, or be a mistake.
+pub(super) fn warnings(settings: &Settings) -> Vec<String> {
+    let warning = |setting: &str, what: String| {
+        format!("{setting}: there is no {what} now, and nobody is protected by it until there is")
+    };
+    let files = settings.protect_processes.iter();
+    let files = files.filter(|path| file(path).is_none());
+    let files = files.map(|path| warning("protect-processes", format!("file {}", path.display())));
+    let groups = settings.protect_control_groups.iter();
+    let groups = groups.filter(|path| !control_group::exists(path));
+    let groups =
+        groups.map(|path| warning("protect-control-groups", format!("control group {path}")));
+    files.chain(groups).collect()
 }
 
 /// A file by device and inode; `None` if there is none, or it may not be looked at.
@@ -142,5 +157,23 @@ mod tests {
                 "{group:?}"
             );
         }
+    }
+
+    /// With a mistake in its path a server was not protected, and nobody heard of it.
+    #[test]
+    fn what_is_not_there_is_told() {
+        let settings = Settings {
+            protect_processes: vec!["/usr/bin/sleep".into(), "/no/such".into()],
+            protect_control_groups: vec!["/".to_owned(), "/nosuch".to_owned()],
+            ..Settings::new("v0")
+        };
+        let said = "now, and nobody is protected by it until there is";
+        assert_eq!(
+            warnings(&settings),
+            [
+                format!("protect-processes: there is no file /no/such {said}"),
+                format!("protect-control-groups: there is no control group /nosuch {said}"),
+            ]
+        );
     }
 }

@@ -18,6 +18,7 @@ use plimsoll_kernel::scheduling::Priority;
 
 use crate::metrics::MetricsArgs;
 use crate::polling::{DriverArgs, parse_cpu};
+use crate::prefix::parse_prefix;
 
 /// Discard early what a full socket could not take; servers need no change.
 ///
@@ -105,13 +106,13 @@ pub(crate) struct Args {
     /// Sources to protect, as in `198.18.0.0/24,2001:db8::/32`; at most 1024
     ///
     /// Cost: one look-up more per packet while input is shed; sources can be forged.
-    #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDRESS[/BITS]", value_delimiter = ',', value_parser = parse_prefix)]
     pub(super) protect_sources: Vec<IpNet>,
     /// Sources that are known clients from the start, as in `198.18.0.0/24,2001:db8::/32`; at most 1024
     ///
     /// Cost: one look-up more for packets of overloaded channels; known clients have half of what
     /// a server takes, so many prefixes prefer nobody; sources can be forged.
-    #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDRESS[/BITS]", value_delimiter = ',', value_parser = parse_prefix)]
     pub(super) known_sources: Vec<IpNet>,
     /// Keep known clients in this file from one guard to the next, as in /var/lib/plimsoll/guard/eth0.json
     ///
