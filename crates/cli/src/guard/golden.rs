@@ -53,7 +53,7 @@ fn the_samples_hold_all_there_is() {
     }
     let places = status.ledger.stages.iter().flat_map(|stage| &stage.places);
     let fates: BTreeSet<&str> = places.map(|place| place.fate.name()).collect();
-    assert_eq!(fates.len(), 7, "every fate: {fates:?}");
+    assert_eq!(fates.len(), 8, "every fate: {fates:?}");
     let ledgers = [status.ledger, observing().ledger];
     for stage in ledgers.iter().flat_map(|ledger| &ledger.stages) {
         let ended: u64 = stage.places.iter().map(|place| place.packets).sum();

@@ -33,8 +33,14 @@ pub(crate) fn summary(ledger: &Ledger) -> String {
         0 => String::new(),
         merged => format!(" (and {merged} merged into others)"),
     };
+    let undivided = match ledger.packets(Fate::Undivided) {
+        0 => String::new(),
+        undivided => {
+            format!(", undivided {undivided}")
+        }
+    };
     format!(
-        "{}{merged}, {}{most}, {}, unaccounted {}",
+        "{}{merged}, {}{most}, {}, unaccounted {}{undivided}",
         sum(Fate::Delivered),
         sum(Fate::Lost),
         sum(Fate::Discarded),

@@ -29,6 +29,8 @@ pub(super) struct Reading {
     pub(super) neighbour_messages: u64,
     /// The sums over all other interfaces.
     pub(super) others: Adapter,
+    /// One of these has run an XDP program since the ledger was begun.
+    pub(super) others_ran_xdp: bool,
     pub(super) backlog_dropped: Vec<u32>,
     pub(super) stack: Stack,
     /// Datagrams in the receive queues of all UDP sockets.
@@ -57,39 +59,19 @@ struct Computation<'a> {
     anew: BTreeSet<String>,
 }
 
-/// A part of what `rx_dropped` says that has found its place.
-struct Dropped {
-    own: u64,
-    others: u64,
-}
-
-impl Dropped {
-    /// Takes at most `packets`, the adapter's own first.
-    fn take(&mut self, packets: u64) -> u64 {
-        let own = packets.min(self.own);
-        let others = (packets - own).min(self.others);
-        self.own -= own;
-        self.others -= others;
-        own + others
-    }
-}
-
 impl Computation<'_> {
     fn ledger(mut self) -> Ledger {
         let seen = self.seen();
-        let mut dropped = Dropped {
-            own: self.adapter("rx_dropped", |adapter| adapter.dropped),
-            others: self.others(|adapter| adapter.dropped),
-        };
+        // What of it has found no place.
+        let mut dropped = self.adapter("rx_dropped", |adapter| adapter.dropped);
         let received = self.received(seen);
-        // Only what was not simply on its way while counters were read. The
-        // adapter's own: the others' were not for the guard.
+        // Only what was not simply on its way while counters were read.
         let missing = received.saturating_sub(seen).saturating_sub(self.moved);
-        let before_guard = dropped.own.min(missing);
-        dropped.own -= before_guard;
+        let before_guard = dropped.min(missing);
+        dropped -= before_guard;
         let guard = self.guard(seen);
         let host = self.host(guard.went_on, &mut dropped);
-        let adapter = self.adapter_stage(received, seen, before_guard, dropped.own);
+        let adapter = self.adapter_stage(received, seen, before_guard, dropped);
         let ip = self.ip(host.went_on);
         let protocols = self.protocols(ip.went_on);
         let stages = vec![adapter, guard, host, ip, protocols];
@@ -196,7 +178,7 @@ impl Computation<'_> {
         self.close("guard", (seen, 0), places, seen.saturating_sub(ended))
     }
 
-    fn host(&mut self, admitted: u64, dropped: &mut Dropped) -> Stage {
+    fn host(&mut self, admitted: u64, dropped: &mut u64) -> Stage {
         let joined = self.others(|adapter| adapter.received);
         let received = self.stack(&causes::IP_RECEIVED);
         let other_host = self.adapter("rx_otherhost_dropped", |adapter| adapter.other_host)
@@ -207,7 +189,9 @@ impl Computation<'_> {
         let gap = admitted.saturating_add(joined).saturating_sub(known);
         let segments = self.stack(&causes::IP_SEGMENTS);
         let merged = gap.min(segments.saturating_sub(received));
-        let lost = dropped.take(gap - merged);
+        let lost = (gap - merged).min(*dropped);
+        *dropped -= lost;
+        let undivided = (gap - merged - lost).min(self.lost_by_others());
         let backlog = lost.min(self.backlog_dropped());
         let places = vec![
             place(
@@ -231,8 +215,23 @@ impl Computation<'_> {
             ),
             place("backlog", Fate::Lost, backlog, "rx_dropped, softnet_stat"),
             place("no_protocol", Fate::Lost, lost - backlog, "rx_dropped"),
+            place(
+                "other_interfaces",
+                Fate::Undivided,
+                undivided,
+                "rx_dropped and XDP programs of other interfaces",
+            ),
         ];
         self.close("host", (admitted, joined), places, received)
+    }
+
+    /// What others may have lost or taken of what they counted as received. What their programs
+    /// took is not known from here.
+    fn lost_by_others(&self) -> u64 {
+        match self.then.others_ran_xdp || self.now.others_ran_xdp {
+            true => u64::MAX,
+            false => self.others(|adapter| adapter.dropped),
+        }
     }
 
     /// ARP has no counter but the guard's, which holds neighbour discovery, too.

@@ -26,6 +26,10 @@
 //!   that moved meanwhile is `in_motion`; with no traffic it is 0.
 //! - A full receive ring is known to the sender only on veth: from the `tx_dropped`
 //!   of the other end where that can be asked, else not at all.
+//! - What another interface lost (`rx_dropped`), or its XDP program took (another guard's, for
+//!   one), is missing from what joined, and nobody counts how much of that it had counted as
+//!   received. Where there is such a thing, what is missing at `host` beyond the interface's own
+//!   `rx_dropped` is `undivided`. A program that came and went there between two looks is not known.
 //! - `rx_dropped` says that a packet was dropped, not where. It is put where
 //!   packets are missing.
 //! - Merging (GRO) has no counter. It explains a difference up to what the
@@ -58,6 +62,9 @@ pub enum Fate {
     Merged,
     /// For another host, sent on or left alone.
     Passed,
+    /// Ended on another interface of the network namespace, or on this one: the kernel's counters
+    /// cannot be divided.
+    Undivided,
     /// Waiting to be taken.
     Waiting,
     /// Taken by an application, or by the kernel for itself.
@@ -74,6 +81,7 @@ impl Fate {
             Self::Answered => "answered",
             Self::Merged => "merged",
             Self::Passed => "passed",
+            Self::Undivided => "undivided",
             Self::Waiting => "waiting",
             Self::Delivered => "delivered",
         }

@@ -1,5 +1,7 @@
 //! Reads what the ledger is made of.
 
+use std::cell::Cell;
+
 use plimsoll_core::demux::Kind;
 
 use super::Ledger;
@@ -18,6 +20,8 @@ pub struct LedgerReader {
     interface: String,
     ifindex: u32,
     sockets: Option<UdpSockets>,
+    /// Another interface has run an XDP program since the ledger was begun.
+    others_ran_xdp: Cell<bool>,
     first: Reading,
 }
 
@@ -42,6 +46,7 @@ impl LedgerReader {
             interface: interface.to_owned(),
             ifindex,
             sockets: UdpSockets::load().ok(),
+            others_ran_xdp: Cell::new(false),
             first: Reading::default(),
         };
         let begun = ledger.start();
@@ -71,6 +76,9 @@ impl LedgerReader {
         let backlog_dropped = stack::backlog_dropped();
         // Last what comes first, so that nothing seems to come from nowhere.
         let interfaces = self.interfaces();
+        let run_xdp = begun.0.others_run_xdp || interfaces.others_run_xdp;
+        self.others_ran_xdp
+            .set(self.others_ran_xdp.get() || run_xdp);
         let received = |at: &Interfaces| at.own.received.saturating_add(at.others.received);
         Reading {
             moved: received(&interfaces).saturating_sub(received(&begun.0))
@@ -84,6 +92,7 @@ impl LedgerReader {
             neighbour: counters.of(Kind::Neighbour).offered(),
             neighbour_messages,
             others: interfaces.others,
+            others_ran_xdp: self.others_ran_xdp.get(),
             backlog_dropped,
             stack,
             waiting,

@@ -13,7 +13,7 @@ use plimsoll_kernel::knobs::{Knobs, Queues};
 use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
 
 use crate::common::{
-    HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, to_host, udp_socket,
+    HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, ip, to_host, udp_socket,
 };
 
 const PORT: u16 = 5000;
@@ -30,8 +30,12 @@ impl<'a> Session<'a> {
     fn start(storage: &'a mut Storage, config: &Config) -> Self {
         // No router solicitations and listener reports beside the test's packets.
         fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap();
-        let mut guard = Guard::attach(storage, config, "v0").unwrap();
-        let reader = LedgerReader::begin::<Error>("v0", || guard.counters()).unwrap();
+        Self::start_on("v0", storage, config)
+    }
+
+    fn start_on(interface: &str, storage: &'a mut Storage, config: &Config) -> Self {
+        let mut guard = Guard::attach(storage, config, interface).unwrap();
+        let reader = LedgerReader::begin::<Error>(interface, || guard.counters()).unwrap();
         Self { guard, reader }
     }
 
@@ -238,6 +242,31 @@ fn observing_on_and_off_keeps_the_books() {
         assert_eq!(ledger.unaccounted, 0, "{ledger:#?}");
         assert_eq!(discarded(&ledger), 400);
         assert!(packets(&ledger, "protocols", "socket_queue") > 300);
+    });
+}
+
+/// What a guard beside it discarded was told as unaccounted, by an interface that had received
+/// nothing.
+#[test]
+fn what_another_guard_discards_is_not_missing_on_an_idle_interface() {
+    in_namespace(|| {
+        ip("link add d0 type veth peer name d1");
+        ip("link set d0 up");
+        let mut storages = [Storage::default(), Storage::default()];
+        let [first, second] = &mut storages;
+        let mut flooded = Session::start(first, &Config::default());
+        let mut idle = Session::start_on("d0", second, &Config::default());
+        let _full = udp_socket((HOST_V4, PORT), 32 << 10);
+        let wire = Wire::open();
+        send(&wire, &to_host(HOST_V4).udp(4000, PORT, &[0; 18]), 500);
+        let early = discarded(&flooded.ledger());
+        assert!(early > 300, "{early}");
+        let ledger = idle.ledger();
+        assert_adds_up(&ledger);
+        assert_eq!(ledger.unaccounted, 0, "{ledger:#?}");
+        assert_eq!(ledger.packets(Fate::Lost), 0, "{ledger:#?}");
+        let other = ledger.place("host", "other_interfaces").unwrap();
+        assert_eq!((other.fate, other.packets), (Fate::Undivided, early));
     });
 }
 

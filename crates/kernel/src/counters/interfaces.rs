@@ -76,6 +76,8 @@ pub struct Interfaces {
     /// Sums over all others that add to the stack's input: not those that show again what
     /// another one received, nor the members of the one, whose frames it counts.
     pub others: Adapter,
+    /// One of these others runs an XDP program, which may take frames that it counts as received.
+    pub others_run_xdp: bool,
     /// The one is an end of a veth pair; the other end has this index …
     peer: Option<u32>,
     /// … in the namespace with this id, if not in the same.
@@ -101,7 +103,7 @@ impl Interfaces {
         let mut replies = socket.request(&request)?;
         let mut interfaces = Self::default();
         let mut masters = HashMap::new();
-        let mut others: Vec<(u32, Adapter)> = Vec::new();
+        let mut others: Vec<(u32, Adapter, bool)> = Vec::new();
         while let Some(reply) = replies.recv() {
             let (header, attributes) = reply?;
             let index = header.ifi_index.cast_unsigned();
@@ -119,14 +121,16 @@ impl Interfaces {
                     interfaces.peer_namespace = attributes.get_link_netnsid().ok();
                 }
             } else if !STACKED.contains(&kind.as_str()) {
-                others.push((index, counters.into()));
+                let xdp = attributes.get_xdp().and_then(|xdp| xdp.get_attached());
+                others.push((index, counters.into(), xdp.is_ok_and(|mode| mode != 0)));
             }
         }
-        for (_, counters) in others
+        for (_, counters, runs_xdp) in others
             .into_iter()
-            .filter(|(index, _)| !is_below(*index, ifindex, &masters))
+            .filter(|(index, ..)| !is_below(*index, ifindex, &masters))
         {
             interfaces.others += counters;
+            interfaces.others_run_xdp |= runs_xdp;
         }
         Ok(interfaces)
     }

@@ -289,7 +289,7 @@ fn in_the_stack() -> Vec<Stage> {
     vec![
         stage(
             "host",
-            (344_755, 24),
+            (344_755, 74),
             (0, 21, 343_900),
             vec![
                 place("other_host", Fate::Passed, 17, "rx_otherhost_dropped"),
@@ -299,6 +299,12 @@ fn in_the_stack() -> Vec<Stage> {
                     Fate::Merged,
                     771,
                     "at most In*ECT*Pkts, InCEPkts beyond InReceives",
+                ),
+                place(
+                    "other_interfaces",
+                    Fate::Undivided,
+                    50,
+                    "rx_dropped and XDP programs of other interfaces",
                 ),
             ],
         ),

@@ -460,3 +460,38 @@ fn packets_on_their_way_to_the_guard_are_not_lost() {
         &[("receive_ring", 1000), ("before_guard", 10), ("udp", 100)],
     );
 }
+
+/// The losses of another interface's receive ring were told as this one's, and what another
+/// guard discarded as unaccounted.
+#[test]
+fn what_ends_on_other_interfaces_is_neither_lost_here_nor_unaccounted() {
+    let run = |dropped, ran_xdp, missing| {
+        let mut now = host();
+        deliver(&mut now, 100);
+        now.others.received += missing;
+        now.others.dropped += dropped;
+        now.others_ran_xdp = ran_xdp;
+        let (ledger, places) = ledger(&host(), &now);
+        (places, ledger.unaccounted)
+    };
+    let others = |packets| {
+        let places = [("other_interfaces", packets), ("udp", 100)];
+        places
+            .map(|(name, packets)| (name.to_owned(), packets))
+            .to_vec()
+    };
+    // What others say they dropped explains no more than that; a program may take any number.
+    assert_eq!(run(7, false, 9), (others(7), 2));
+    assert_eq!(run(7, true, 9), (others(9), 0));
+    // They lost what they had not counted as received.
+    assert_eq!(run(7, true, 0).0, [("udp".to_owned(), 100)]);
+    // The interface's own losses are its own.
+    let mut now = host();
+    deliver(&mut now, 100);
+    now.adapter.received += 5;
+    now.adapter.dropped += 5;
+    now.outcomes.add_all(&outcomes(5, 0));
+    now.others.dropped += 7;
+    let (_, places) = ledger(&host(), &now);
+    is(&places, &[("no_protocol", 5), ("udp", 100)]);
+}
