@@ -153,10 +153,14 @@ fn host_finding(result: Result<(), HostError>, id: &'static str, good: &str) -> 
 fn owner(interface: &str) -> Result<Finding, Error> {
     Ok(match knobs::owner(interface) {
         Ok(None) => finding("owner", Verdict::Ok, "no guard is running here", "starts"),
-        Ok(Some(pid)) => finding(
+        Ok(Some(guarding)) => finding(
             "owner",
             Verdict::Missing,
-            format!("process {pid} guards this interface"),
+            format!(
+                "process {} guards this interface{}",
+                guarding.pid,
+                guarding.otherwise(interface)
+            ),
             "refuses to be the second",
         ),
         Err(error) if error.wants_root() => finding(

@@ -326,6 +326,15 @@ impl<'obj> Guard<'obj> {
         self.program.set_cap_closed_ports(cap);
     }
 
+    /// Takes over what the interface is called now. Whether that is another name than before.
+    pub(crate) fn rename(&mut self, name: &str) -> bool {
+        let name = Some(name.to_owned());
+        self.interface.is_some() && self.interface != name && {
+            self.interface = name;
+            true
+        }
+    }
+
     /// What each NAPI instance has brought; none unless attached.
     pub(crate) fn instances(&self) -> Vec<InstanceReading> {
         let regulator = self.regulator.iter();

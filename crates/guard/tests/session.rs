@@ -14,6 +14,8 @@ mod control_groups;
 mod gone;
 #[path = "session/handover.rs"]
 mod handover;
+#[path = "session/renamed.rs"]
+mod renamed;
 #[path = "session/standby.rs"]
 mod standby;
 #[path = "session/threads.rs"]
@@ -72,7 +74,7 @@ const TESTS: [(&str, fn()); 10] = [
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let others = control_groups::TESTS.iter().chain(&handover::TESTS);
-    let others = others.chain(&gone::TESTS);
+    let others = others.chain(&gone::TESTS).chain(&renamed::TESTS);
     let others = others.chain(&standby::TESTS).chain(&threads::TESTS);
     let tests = TESTS.iter().chain(others);
     if arguments.iter().any(|argument| argument == "--list") {

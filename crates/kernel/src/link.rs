@@ -11,7 +11,7 @@ use std::time::Duration;
 use libbpf_rs::query::ProgInfoIter;
 use netlink_bindings::{netdev, rt_link};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
-use nix::net::if_::if_nametoindex;
+use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use crate::error::FAILED;
 use crate::netlink;
@@ -110,6 +110,15 @@ pub fn index(interface: &str) -> Result<u32, NoSuchInterface> {
     if_nametoindex(interface).map_err(|_| NoSuchInterface {
         interface: interface.to_owned(),
     })
+}
+
+/// What the interface of this number is called in the current network namespace; `None` if there
+/// is none, or the kernel does not tell.
+#[must_use]
+pub fn name(ifindex: u32) -> Option<String> {
+    let name = if_indextoname(ifindex).ok()?.into_string().ok()?;
+    // Of a number that nothing has, the name is empty.
+    Some(name).filter(|name| !name.is_empty())
 }
 
 /// Waits until the kernel takes packets for an IPv6 address that was just added to

@@ -17,7 +17,6 @@ use plimsoll_kernel::{link, netlink};
 /// The ledger of one guard since it was begun.
 #[derive(Debug)]
 pub struct LedgerReader {
-    interface: String,
     ifindex: u32,
     sockets: Option<UdpSockets>,
     /// Another interface has run an XDP program since the ledger was begun.
@@ -43,7 +42,6 @@ impl LedgerReader {
     ) -> Result<Self, E> {
         let ifindex = link::index(interface).map_err(Error::from)?;
         let mut ledger = Self {
-            interface: interface.to_owned(),
             ifindex,
             sockets: UdpSockets::load().ok(),
             others_ran_xdp: Cell::new(false),
@@ -72,7 +70,8 @@ impl LedgerReader {
         let delivered_before = delivered(&stack::read());
         let waiting = self.sockets.as_ref().and_then(UdpSockets::waiting);
         let stack = stack::read();
-        let neighbour_messages = stack::neighbour_messages(&self.interface);
+        let name = link::name(self.ifindex);
+        let neighbour_messages = name.as_deref().map_or(0, stack::neighbour_messages);
         let backlog_dropped = stack::backlog_dropped();
         // Last what comes first, so that nothing seems to come from nowhere.
         let interfaces = self.interfaces();

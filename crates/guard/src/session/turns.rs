@@ -189,6 +189,9 @@ impl<'a, W: Work> Turns<'a, W> {
         if is_last || self.look <= now {
             self.look = now + REFRESH;
             self.is_gone |= self.work.is_gone();
+            if let Some(name) = self.work.renamed() {
+                self.log(&format_args!("event=renamed name={name}"));
+            }
         }
         if !self.is_gone {
             self.guard(now, is_last);

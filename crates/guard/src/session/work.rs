@@ -32,6 +32,8 @@ pub(super) trait Work {
     fn stand_back(&mut self) -> Result<(), Error>;
     /// Whether this network namespace has the interface no more.
     fn is_gone(&self) -> bool;
+    /// The interface's new name, once after it was renamed.
+    fn renamed(&mut self) -> Option<String>;
     /// Takes over the host's addresses and settings; due once a second.
     fn refresh(&mut self) -> Result<(), Error>;
     /// Attaches the program anew if the driver does not run it any more; due once a second.
@@ -95,6 +97,8 @@ fn change<T>(
 #[derive(Debug)]
 pub(super) struct Guarded<'obj> {
     settings: Settings,
+    /// What the interface is called now, if it was renamed.
+    name: Option<String>,
     // Fields are dropped in this order. The governor's limiter ends first: it must
     // not demote a thread that is the host's own again. Nor must one be moved to another
     // control group then. Settings are restored before the program is detached.
@@ -118,6 +122,7 @@ impl<'obj> Guarded<'obj> {
     ) -> Self {
         Self {
             settings,
+            name: None,
             governor,
             threads: Threads::default(),
             knobs,
@@ -236,6 +241,14 @@ impl Work for Guarded<'_> {
         self.knobs.is_gone()
     }
 
+    fn renamed(&mut self) -> Option<String> {
+        let name = self.knobs.name_now()?;
+        self.guard.rename(&name).then(|| {
+            self.name = Some(name.clone());
+            name
+        })
+    }
+
     fn refresh(&mut self) -> Result<(), Error> {
         self.guard.refresh()
     }
@@ -298,6 +311,7 @@ impl Work for Guarded<'_> {
             governor.network_share = standing.network_share();
         }
         Ok(Snapshot {
+            renamed: self.name.clone(),
             observed: self.guard.observed(&counters.all()),
             counters,
             sources: Some(self.guard.sources()),

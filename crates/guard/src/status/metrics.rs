@@ -86,7 +86,7 @@ impl Exporter {
         } = latest;
         let counters = &snapshot.counters;
         Sample {
-            interface: self.interface.clone(),
+            interface: snapshot.name(&self.interface),
             uptime_s: at.duration_since(self.started).as_secs_f64(),
             observe: snapshot.observe,
             shedding: snapshot.shedding,

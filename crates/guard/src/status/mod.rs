@@ -63,7 +63,10 @@ impl Client {
     ///
     /// No such interface, no guard runs there, or it does not answer in time.
     pub fn status(&mut self, request: &Request) -> Result<Status, StatusError> {
-        let path = socket_path(&self.interface)?;
+        let path = match knobs::file_of_guard(&self.interface, "sock") {
+            Err(error) if error.wants_root() => return Err(StatusError::NotRoot),
+            path => path?,
+        };
         let stream = UnixStream::connect(path).map_err(|error| {
             if error.kind() == std::io::ErrorKind::PermissionDenied {
                 StatusError::NotRoot

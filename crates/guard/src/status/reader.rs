@@ -73,6 +73,8 @@ struct Reading {
 /// What a guard tells of itself at one time.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
+    /// What the interface is called now, if it was renamed since the start.
+    pub renamed: Option<String>,
     /// All counters.
     pub counters: Counters,
     /// Packets that passed whatever their outcome, because it was observed only.
@@ -93,6 +95,13 @@ pub struct Snapshot {
     pub syn_cookies: Option<SynCookies>,
 }
 
+impl Snapshot {
+    /// What the interface is called now, that was called so at the start.
+    pub(crate) fn name(&self, at_start: &str) -> String {
+        self.renamed.as_deref().unwrap_or(at_start).to_owned()
+    }
+}
+
 /// What was read at one time.
 #[derive(Clone, Debug)]
 pub(crate) struct Latest {
@@ -106,6 +115,7 @@ impl Snapshot {
     /// A calm guard with these channels and nothing else.
     pub(crate) fn sample(channels: Vec<Channel>) -> Self {
         Self {
+            renamed: None,
             counters: Counters::sample(channels),
             observed: Packets::default(),
             sources: None,
@@ -173,7 +183,7 @@ impl Reader {
         sort(&mut rows, request);
         Status {
             schema: SCHEMA,
-            interface: self.interface.clone(),
+            interface: snapshot.name(&self.interface),
             pid: std::process::id(),
             observe: snapshot.observe,
             shedding: snapshot.shedding,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::{OpenError, RecordError};
+use super::{Guarding, OpenError, RecordError};
 use crate::process::Process;
 
 /// A process that is about to start another program holds copies of the
@@ -28,19 +28,21 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of `interface` in the network namespace of an inode. A status socket
+    /// Takes the lock of `interface`, which has this number in the network namespace of an inode (0:
+    /// none is guarded by it). A status socket
     /// beside it is a killed owner's, and goes: without lock and record nobody could tell
     /// later whether its namespace lives.
     pub(crate) fn take(
         path: PathBuf,
         interface: &str,
         owner: Process,
+        ifindex: u32,
         netns_inode: u64,
     ) -> Result<Self, OpenError> {
         for _ in 0..TRIES {
             match try_lock(&path) {
                 Ok(Some(file)) => {
-                    write!(&file, "{owner} {netns_inode}")
+                    write!(&file, "{owner} {ifindex} {netns_inode}")
                         .map_err(|source| not_locked(&path, source))?;
                     let _ = fs::remove_file(path.with_extension("sock"));
                     return Ok(Self { path, _file: file });
@@ -51,7 +53,10 @@ impl Lock {
             if let Some(other) = owner_of(&path).filter(|other| other.is_alive()) {
                 return Err(OpenError::InUse {
                     interface: interface.to_owned(),
-                    pid: other.pid,
+                    guarding: Guarding {
+                        pid: other.pid,
+                        name: interface.to_owned(),
+                    },
                 });
             }
             sleep(TRY_AGAIN);
@@ -92,6 +97,12 @@ impl Lock {
         let text = fs::read_to_string(path).ok()?;
         text.rsplit_once(' ')?.1.trim().parse().ok()
     }
+
+    /// The number of the interface that a lock is for.
+    pub(crate) fn ifindex(path: &Path) -> Option<u32> {
+        let text = fs::read_to_string(path).ok()?;
+        text.split(' ').nth(2)?.parse().ok()
+    }
 }
 
 impl Drop for Lock {
@@ -130,8 +141,10 @@ fn try_lock(path: &Path) -> io::Result<Option<File>> {
 fn owner_of(path: &Path) -> Option<Process> {
     let mut text = String::new();
     File::open(path).ok()?.read_to_string(&mut text).ok()?;
-    let (owner, _) = text.trim().rsplit_once(' ')?;
-    Process::parse(owner)
+    // The interface's number and the namespace follow.
+    let (pid, rest) = text.split_once(' ')?;
+    let start = rest.split(' ').next()?;
+    Process::parse(&format!("{pid} {start}"))
 }
 
 fn not_locked(path: &Path, source: io::Error) -> RecordError {
@@ -150,7 +163,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eth0.lock");
         let owner = Process::current().unwrap();
-        let take = || Lock::take(path.clone(), "eth0", owner, 1);
+        let take = || Lock::take(path.clone(), "eth0", owner, 2, 1);
         let first = take().unwrap();
         assert_eq!(Lock::owner(&path).unwrap(), Some(owner.pid));
         let refused = take().unwrap_err();
@@ -171,7 +184,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("eth0.1.lock");
         fs::write(directory.path().join("eth0.1.sock"), "").unwrap();
-        drop(Lock::take(path, "eth0", Process::current().unwrap(), 1).unwrap());
+        drop(Lock::take(path, "eth0", Process::current().unwrap(), 2, 1).unwrap());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
@@ -181,7 +194,7 @@ mod tests {
         let path = directory.path().join("eth0.lock");
         fs::write(&path, "1 1 1").unwrap();
         assert_eq!(Lock::owner(&path).unwrap(), None);
-        Lock::take(path, "eth0", Process::current().unwrap(), 1).unwrap();
+        Lock::take(path, "eth0", Process::current().unwrap(), 2, 1).unwrap();
     }
 
     /// Who may not look was told that there is no guard.

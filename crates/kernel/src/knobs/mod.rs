@@ -18,6 +18,7 @@
 //! | `keeper` | the process that restores for a killed guard |
 //! | `closed` | interfaces that stay closed after a kill |
 //! | `record`, `lock` | the files |
+//! | `guarding` | whose they are, also if the interface was renamed |
 //! | `device`, `napi`, `instances` | where settings are, and of what |
 //!
 //! Limits: a setting that somebody else changes meanwhile gets the value from
@@ -26,6 +27,7 @@
 mod closed;
 mod device;
 mod grouping;
+mod guarding;
 mod instances;
 mod keeper;
 mod lock;
@@ -51,6 +53,7 @@ pub use closed::take_over;
 use device::Identity;
 pub use device::{Attribute, Device, Statistic, SysfsError};
 pub use grouping::Regrouping;
+pub use guarding::{Guarding, file_of_guard, owner};
 pub use keeper::Keeper;
 use lock::Lock;
 use napi::Family;
@@ -62,7 +65,7 @@ pub use restoring::RestoreError;
 pub use turning::TurnError;
 
 use crate::error::{CallError, FAILED, os};
-use crate::link::NoSuchInterface;
+use crate::link::{self, NoSuchInterface};
 
 /// Where records are: gone with the boot, as the settings are.
 pub const DIRECTORY: &str = "/run/plimsoll/guard";
@@ -119,12 +122,16 @@ pub enum OpenError {
     #[error(transparent)]
     Sysfs(#[from] SysfsError),
     /// Another process guards the interface.
-    #[error("`{interface}` is guarded by process {pid} already: end that one first")]
+    #[error(
+        "`{interface}` is guarded by process {} already{}: end that one first",
+        .guarding.pid,
+        .guarding.otherwise(.interface)
+    )]
     InUse {
         /// As given.
         interface: String,
         /// The other process.
-        pid: u32,
+        guarding: Guarding,
     },
     /// The record of turned settings.
     #[error(transparent)]
@@ -200,8 +207,22 @@ impl Knobs {
         })?;
         // Before it has the lock, which keeps records where they are.
         recovery::follow_names(directory);
+        let other = guarding::of(directory, interface, &identity)?;
+        if let Some(guarding) = other.filter(|other| other.name != interface) {
+            let interface = interface.to_owned();
+            return Err(OpenError::InUse {
+                interface,
+                guarding,
+            });
+        }
         let lock = directory.join(file_name(interface, &identity, "lock"));
-        let lock = Lock::take(lock, interface, owner, identity.netns_inode)?;
+        let lock = Lock::take(
+            lock,
+            interface,
+            owner,
+            identity.ifindex,
+            identity.netns_inode,
+        )?;
         sweep::sweep(directory);
         let file = RecordFile::new(directory, interface, &identity);
         let left = file.read()?;
@@ -249,6 +270,12 @@ impl Knobs {
             .map_err(os("ask for the interface's NAPI instances"))
     }
 
+    /// What the interface is called now; `None` if it has gone, or the kernel does not tell.
+    #[must_use]
+    pub fn name_now(&self) -> Option<String> {
+        link::name(self.record.identity.ifindex)
+    }
+
     /// True if nothing is turned.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
@@ -271,15 +298,6 @@ impl Drop for Knobs {
             let _ = self.restore();
         }
     }
-}
-
-/// The process that guards `interface` of the current network namespace now.
-///
-/// # Errors
-///
-/// No such interface, or this process may not look ([`OpenError::wants_root`]).
-pub fn owner(interface: &str) -> Result<Option<u32>, OpenError> {
-    Ok(Lock::owner(&path_of(interface, "lock")?)?)
 }
 
 /// The file of a running guard of `interface` in the current network

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
-use nix::net::if_::{if_indextoname, if_nameindex};
+use nix::net::if_::if_nameindex;
 
 use super::closed;
 use super::device::{Attribute, Device, Identity, boot_id, netns_cookie, netns_inode};
@@ -158,11 +158,9 @@ pub(super) fn follow_names(directory: &Path) {
 
 /// What the interface of a record is called now; `None` if it is not here any more.
 fn name_now(record: &Record, boot_id: &str) -> Option<String> {
-    let name = if_indextoname(record.identity.ifindex).ok()?;
+    let name = link::name(record.identity.ifindex);
     let identity = &record.identity;
     let is_here = identity.boot_id == boot_id && netns_cookie().ok()? == identity.netns_cookie;
-    // Of a number that nothing has, the name is empty.
-    let name = name.into_string().ok().filter(|name| !name.is_empty());
     name.filter(|_| is_here)
 }
 
@@ -174,7 +172,7 @@ fn exchange(path: &Path, place: &Path, name: &str, inode: u64) -> Result<(), Ope
         return Err(os("move a record")(io::Error::from(io::ErrorKind::ResourceBusy)).into());
     }
     // Their files go when they are dropped.
-    let locks = locks.map(|lock| Lock::take(lock, name, own, inode));
+    let locks = locks.map(|lock| Lock::take(lock, name, own, 0, inode));
     locks
         .into_iter()
         .collect::<Result<Vec<_>, _>>()
@@ -195,7 +193,7 @@ fn exchange(path: &Path, place: &Path, name: &str, inode: u64) -> Result<(), Ope
 }
 
 /// The interface that a file is for. Its name may have dots and the cookie in it.
-fn name_of(path: &Path, cookie: u64) -> &str {
+pub(super) fn name_of(path: &Path, cookie: u64) -> &str {
     let stem = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
     let name = stem.strip_suffix(&format!(".{cookie}"));
     name.unwrap_or_default()
@@ -240,7 +238,7 @@ fn remove_remains(directory: &Path, interface: Option<&str>, cookie: u64) -> Res
         }
         // Who starts meanwhile waits for the lock. The socket goes when it is taken, the lock
         // when it is dropped.
-        drop(Lock::take(lock, name, Process::current()?, inode));
+        drop(Lock::take(lock, name, Process::current()?, 0, inode));
     }
     Ok(())
 }
@@ -262,7 +260,11 @@ pub fn left_turned(interface: &str) -> Result<usize, OpenError> {
 }
 
 /// Files of one network namespace, by what they are (`json`: records).
-fn files(directory: &Path, netns_cookie: u64, extension: &str) -> Result<Vec<PathBuf>, CallError> {
+pub(super) fn files(
+    directory: &Path,
+    netns_cookie: u64,
+    extension: &str,
+) -> Result<Vec<PathBuf>, CallError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -282,7 +282,7 @@ mod tests {
         let dead = in_namespace(|namespace| namespace);
         let lock = directory.join(format!("eth0.{}.lock", dead.0));
         let owner = Process::current().unwrap();
-        let held = Lock::take(lock, "eth0", owner, dead.1).unwrap();
+        let held = Lock::take(lock, "eth0", owner, 2, dead.1).unwrap();
         write_record(directory, &boot_id().unwrap(), dead);
         sweep(directory);
         assert_eq!(names(directory).len(), 2);

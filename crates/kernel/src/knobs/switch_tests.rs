@@ -135,7 +135,7 @@ fn an_instance_that_an_application_suspends_is_left_alone() {
     with_veth(|directory| {
         let _pass_all = PassAll::attach("v0").unwrap();
         let mut knobs = Knobs::open_in(directory, "v0").unwrap();
-        let ifindex = crate::link::index("v0").unwrap();
+        let ifindex = link::index("v0").unwrap();
         if !suspend(ifindex, 20_000_000) {
             eprintln!("skipped: Linux before 6.13 suspends nothing");
             return;

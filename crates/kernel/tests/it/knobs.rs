@@ -166,7 +166,7 @@ fn a_living_owner_is_named_and_keeps_its_settings() {
         let mut owner = start_child(1, directory);
         let second = Knobs::open_in(directory.path(), "v0").unwrap_err();
         assert!(
-            matches!(second, OpenError::InUse { pid, .. } if pid == owner.id()),
+            matches!(second, OpenError::InUse { ref guarding, .. } if guarding.pid == owner.id()),
             "{second}"
         );
         let restore = restore_in(directory.path(), Some("v0")).unwrap_err();

@@ -53,6 +53,9 @@ impl Work for Failing {
     fn is_gone(&self) -> bool {
         self.is_gone
     }
+    fn renamed(&mut self) -> Option<String> {
+        None
+    }
     fn refresh(&mut self) -> Result<(), Error> {
         self.work("refresh")
     }

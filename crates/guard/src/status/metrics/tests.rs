@@ -55,6 +55,15 @@ fn names_and_labels_follow_the_conventions() {
 }
 
 #[test]
+fn an_interface_has_the_name_that_it_has_now() {
+    let mut latest = counters([53]);
+    latest.snapshot.renamed = Some("new0".to_owned());
+    let text = exporter(9).text(&latest, Format::OpenMetrics);
+    assert!(text.contains("plimsoll_guard_overload{interface=\"new0\"} 0.0"));
+    assert!(!text.contains("eth0"), "{text}");
+}
+
+#[test]
 fn one_reading_is_encoded_once_per_format() {
     let mut exporter = exporter(9);
     let mut latest = counters([53]);
