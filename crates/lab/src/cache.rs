@@ -2,13 +2,15 @@
 //!
 //! A result is found by a hash of everything it depends on: this very program, the
 //! host and its machine, the profile, the settings and the seed. One line per result, the
-//! last of several; a line that was cut off when the program ended counts as absent. A part of a run that came to
-//! its end has a line that says of which run and which part.
+//! last of several; a line that was cut off when the program ended counts as absent. A part
+//! of a run that came to its end has a line that says of which run and which part.
+//!
+//! A file that is no file of results is not written to: whoever names it has mistyped.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::hash::Hasher;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -26,6 +28,7 @@ pub struct Cache {
     path: PathBuf,
     program: u128,
     known: HashMap<String, Figures>,
+    parts: BTreeSet<Part>,
     file: Mutex<File>,
 }
 
@@ -37,7 +40,7 @@ struct Line {
 
 /// The line of a finished part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-struct Part {
+pub(crate) struct Part {
     /// A hash of everything that all parts of a run have in common.
     run: String,
     part: usize,
@@ -52,10 +55,10 @@ impl Part {
     }
 }
 
-/// A file of results, as it is read for joining.
-struct Results {
-    /// Lines by their keys.
-    lines: Vec<(String, String)>,
+/// A file of results, as it is read.
+struct Results<'a> {
+    /// Each as it stands there, too.
+    lines: Vec<(Line, &'a str)>,
     parts: BTreeSet<Part>,
 }
 
@@ -64,25 +67,26 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// The file, or this program's own, cannot be read or written.
+    /// The file, or this program's own, cannot be read or written; or it has something
+    /// else than results.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let program = std::env::current_exe().and_then(fs::read);
         let program = program.map_err(io(path))?;
         let mut options = OpenOptions::new();
         let file = options.create(true).append(true).open(path);
         let file = file.map_err(io(path))?;
-        let text = fs::read_to_string(path).map_err(io(path))?;
+        let text = read(path)?;
         if !text.is_empty() && !text.ends_with('\n') {
             // What was cut off must not swallow the next line.
             writeln!(&file).map_err(io(path))?;
         }
-        let lines = text
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok());
+        let Results { lines, parts } = Results::of(&text);
+        let known = lines.into_iter().map(|(line, _)| (line.key, line.figures));
         Ok(Self {
             path: path.to_owned(),
             program: hash(&[&program]),
-            known: lines.map(|line: Line| (line.key, line.figures)).collect(),
+            known: known.collect(),
+            parts,
             file: Mutex::new(file),
         })
     }
@@ -93,20 +97,23 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// A part is missing, there twice, not finished, or of another run; or a file
-    /// cannot be read or written.
+    /// A part is missing, there twice, not finished, or of another run; `output` is one of
+    /// them, or has something else than results; or a file cannot be read or written.
     pub fn merge(files: &[PathBuf], output: &Path) -> Result<usize, Error> {
+        let output = may_be_replaced(output, files)?;
         let mut results = BTreeMap::new();
         let mut parts: Vec<(Part, &Path)> = Vec::new();
         for file in files {
-            let read = read(file)?;
+            let text = read(file)?;
+            let read = Results::of(&text);
             parts.push((the_part(file, &read.parts)?, file));
-            results.extend(read.lines);
+            let lines = read.lines.into_iter();
+            results.extend(lines.map(|(line, text)| (line.key, text.to_owned() + "\n")));
         }
         check_parts(&parts)?;
         let count = results.len();
-        let text: String = results.into_values().map(|line| line + "\n").collect();
-        fs::write(output, text).map_err(io(output))?;
+        let text: String = results.into_values().collect();
+        replace(&output, &text).map_err(io(&output))?;
         Ok(count)
     }
 
@@ -150,15 +157,18 @@ impl Cache {
         self.append(&Line { key, figures })
     }
 
-    /// Notes that all results of a part are here. Of a run on `host` with so many
-    /// seeds from the first.
-    pub(crate) fn keep_part(
+    /// A part of a run on `host` with so many seeds from the first.
+    ///
+    /// # Errors
+    ///
+    /// The file has another part, which would be of no use any more with this one beside it.
+    pub(crate) fn part(
         &self,
         host: &str,
         experiments: &[Experiment],
         (seed, seeds): (u64, u32),
         shard: Shard,
-    ) -> Result<(), Error> {
+    ) -> Result<Part, Error> {
         let experiments = format!("{experiments:?}");
         let parts = [
             &self.program.to_le_bytes()[..],
@@ -167,11 +177,25 @@ impl Cache {
             &seed.to_le_bytes(),
             &seeds.to_le_bytes(),
         ];
-        self.append(&Part {
+        let part = Part {
             run: format!("{:032x}", hash(&parts)),
             part: shard.index,
             of: shard.of,
-        })
+        };
+        let Some(other) = self.parts.iter().find(|one| **one != part) else {
+            return Ok(part);
+        };
+        let problem = match other.run == part.run {
+            true => format!("it is there, and not part {} of {}", part.part, part.of),
+            false => "it is there, and of another command or program".to_owned(),
+        };
+        let remedy = "name another file for --resume, or the part as it was";
+        Err(other.error(&self.path, problem, remedy))
+    }
+
+    /// Notes that all results of a part are here.
+    pub(crate) fn keep_part(&self, part: &Part) -> Result<(), Error> {
+        self.append(part)
     }
 
     fn append(&self, line: &impl Serialize) -> Result<(), Error> {
@@ -184,6 +208,23 @@ impl Cache {
     }
 }
 
+impl<'a> Results<'a> {
+    fn of(text: &'a str) -> Self {
+        let mut results = Self {
+            lines: Vec::new(),
+            parts: BTreeSet::new(),
+        };
+        for text in text.lines() {
+            if let Ok(line) = serde_json::from_str(text) {
+                results.lines.push((line, text));
+            } else if let Ok(part) = serde_json::from_str(text) {
+                results.parts.insert(part);
+            }
+        }
+        results
+    }
+}
+
 fn io(file: &Path) -> impl Fn(std::io::Error) -> Error {
     let file = file.to_owned();
     move |source| Error::Io {
@@ -192,20 +233,67 @@ fn io(file: &Path) -> impl Fn(std::io::Error) -> Error {
     }
 }
 
-fn read(file: &Path) -> Result<Results, Error> {
-    let text = fs::read_to_string(file).map_err(io(file))?;
-    let mut results = Results {
-        lines: Vec::new(),
-        parts: BTreeSet::new(),
-    };
-    for line in text.lines() {
-        if let Ok(Line { key, .. }) = serde_json::from_str(line) {
-            results.lines.push((key, line.to_owned()));
-        } else if let Ok(part) = serde_json::from_str(line) {
-            results.parts.insert(part);
-        }
+/// The text of a file of results, which may be empty.
+fn read(file: &Path) -> Result<String, Error> {
+    let bytes = fs::read(file).map_err(io(file))?;
+    if !begins_with_a_result(&bytes) {
+        let problem = "it is no file of results";
+        return Err(refused(file, problem, "name a new file, or one of lab run"));
     }
-    Ok(results)
+    String::from_utf8(bytes).map_err(|error| {
+        let error = std::io::Error::new(ErrorKind::InvalidData, error);
+        io(file)(error)
+    })
+}
+
+/// Whether a file begins as a line of ours does, or ends in the middle of that.
+fn begins_with_a_result(bytes: &[u8]) -> bool {
+    const DIGITS: usize = 32;
+    [&br#"{"key":""#[..], br#"{"run":""#].iter().any(|start| {
+        let (head, rest) = bytes.split_at(bytes.len().min(start.len()));
+        let mut key = rest.iter().take(DIGITS).take_while(|byte| **byte != b'\n');
+        start.starts_with(head) && key.all(u8::is_ascii_hexdigit)
+    })
+}
+
+fn refused(file: &Path, problem: &str, remedy: &str) -> Error {
+    Error::file(&file.display().to_string(), "file", problem, remedy)
+}
+
+/// The place of a file to write, which is new or has results, but none of `inputs`.
+fn may_be_replaced(output: &Path, inputs: &[PathBuf]) -> Result<PathBuf, Error> {
+    let found = match fs::metadata(output) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(output.to_owned()),
+        found => found.map_err(io(output))?,
+    };
+    if !found.is_file() {
+        return Err(refused(output, "it is no regular file", "name a new file"));
+    }
+    read(output)?;
+    // Behind symbolic links: those stay.
+    let place = fs::canonicalize(output).map_err(io(output))?;
+    let is_it = |input: &PathBuf| fs::canonicalize(input).is_ok_and(|input| input == place);
+    if inputs.iter().any(is_it) {
+        let problem = "it is one of the parts to be joined";
+        return Err(refused(output, problem, "write to another file"));
+    }
+    Ok(place)
+}
+
+/// Writes beside a file and puts it in its place: there is the old or the new text, and
+/// never a piece.
+fn replace(file: &Path, text: &str) -> std::io::Result<()> {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let beside = file.with_file_name(name);
+    let mut new = File::create_new(&beside)?;
+    let written = new.write_all(text.as_bytes()).and_then(|()| new.sync_all());
+    let replaced = written.and_then(|()| fs::rename(&beside, file));
+    if replaced.is_err() {
+        // It was made here. Why it could not be used is told.
+        let _ = fs::remove_file(&beside);
+    }
+    replaced
 }
 
 /// The one part that a file is.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Part};
 use crate::claim::{self, Curves, Verdict};
 use crate::declared::Kind;
 use crate::error::Error;
@@ -120,6 +120,7 @@ pub fn run(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Run>, Error> {
     let places = places(experiments, options)?;
+    let part = part(experiments, modelled, options)?;
     let twins = match options.testbed {
         Some(_) => real::curves(experiments, options.seed)?,
         None => Vec::new(),
@@ -139,15 +140,10 @@ pub fn run(
     if let Some(host) = options.testbed {
         real = real::run(host, &twins, rounds, cache, &advance)?;
     }
-    if let Some(shard) = options.shard {
+    if options.shard.is_some() {
         results.into_iter().collect::<Result<Vec<_>, _>>()?;
-        if let Some(cache) = cache {
-            cache.keep_part(
-                modelled.name(),
-                experiments,
-                (seed, options.seeds.max(1)),
-                shard,
-            )?;
+        if let Some((cache, part)) = part {
+            cache.keep_part(&part)?;
         }
         return Ok(Vec::new());
     }
@@ -157,6 +153,21 @@ pub fn run(
         .iter()
         .map(|experiment| assemble(experiment, modelled, options, &mut results, &mut real))
         .collect()
+}
+
+/// The part of a run that this is, and the file for its results. One that has another part
+/// is refused before anything runs.
+fn part<'a>(
+    experiments: &[Experiment],
+    modelled: &dyn Host,
+    options: &Options<'a>,
+) -> Result<Option<(&'a Cache, Part)>, Error> {
+    let (Some(shard), Some(cache)) = (options.shard, options.cache) else {
+        return Ok(None);
+    };
+    let seeds = (options.seed, options.repeats().seeds);
+    let part = cache.part(modelled.name(), experiments, seeds, shard)?;
+    Ok(Some((cache, part)))
 }
 
 /// Where there is something to run: experiment, curve and value of the swept

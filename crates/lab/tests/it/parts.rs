@@ -146,6 +146,109 @@ fn parts_that_are_no_whole_run_are_refused_with_a_remedy() {
     Cache::merge(&whole, &file("joined")).unwrap();
 }
 
+/// Whoever mistypes `--shard` or a name loses nothing.
+#[test]
+fn a_finished_part_takes_no_other_part() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = parts(&all(), directory.path(), 2);
+    let before = fs::read(&files[1]).unwrap();
+    let refused = |experiments: &[Experiment], seeds, shard: Shard| {
+        let cache = Cache::open(&files[1]).unwrap();
+        let options = Options {
+            seed: 1,
+            seeds,
+            shard: Some(shard),
+            cache: Some(&cache),
+            ..Options::default()
+        };
+        let error = run(experiments, &Modelled, &options, &|_, _| ()).unwrap_err();
+        assert!(error.is_usage(), "{error}");
+        assert_eq!(fs::read(&files[1]).unwrap(), before, "{error}");
+        error.to_string()
+    };
+    let (mine, other) = (Shard { index: 2, of: 2 }, Shard { index: 2, of: 3 });
+    let error = refused(&all(), 3, other);
+    assert!(error.contains("part 2 of 2: it is there, and not part 2 of 3"));
+    assert!(refused(&all(), 2, mine).contains("of another command"));
+    assert!(refused(&experiments("[1000]"), 3, mine).contains("of another command"));
+    // The same once more is no fault.
+    written(&all(), &files[1], Some(mine));
+    Cache::merge(&files, &directory.path().join("all")).unwrap();
+}
+
+#[test]
+fn what_is_no_file_of_results_stays_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let good = parts(&all(), directory.path(), 2);
+    let foreign = [
+        "notes\n",
+        "{}\n",
+        "{\"key\":\"value\"}\n",
+        "{\"run\": 1}",
+        "\n",
+        "\0\0",
+        "\u{feff}notes",
+    ];
+    for text in foreign {
+        fs::write(file("precious"), text).unwrap();
+        let resumed = Cache::open(&file("precious")).unwrap_err();
+        let merged = Cache::merge(&good, &file("precious")).unwrap_err();
+        for error in [resumed, merged] {
+            let said = error.to_string();
+            assert!(
+                error.is_usage() && said.contains("no file of results"),
+                "{said}"
+            );
+        }
+        assert_eq!(fs::read_to_string(file("precious")).unwrap(), text);
+    }
+    for (index, part) in good.iter().enumerate() {
+        let before = fs::read(part).unwrap();
+        let error = Cache::merge(&good, part).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            error.is_usage() && said.contains("one of the parts"),
+            "{said}"
+        );
+        assert_eq!(fs::read(part).unwrap(), before, "part {index}");
+    }
+    let error = Cache::merge(&good, directory.path()).unwrap_err();
+    assert!(error.is_usage(), "{error}");
+}
+
+/// Wherever the end of a file was cut off, by a kill or a full disk.
+#[test]
+fn a_damaged_file_of_results_is_resumed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let good = parts(&all(), directory.path(), 2);
+    let text = fs::read_to_string(&good[1]).unwrap();
+    let end: usize = text.lines().take(2).map(|line| line.len() + 1).sum();
+    let first = (0..80).map(|cut| (cut, 0));
+    for (cut, whole) in first.chain([(end - 2, 1), (end - 1, 2), (end, 2), (end + 1, 2)]) {
+        fs::write(file("cut"), &text[..cut]).unwrap();
+        let cache = Cache::open(&file("cut")).unwrap();
+        assert_eq!(cache.len(), whole, "{cut}");
+    }
+    // An earlier run began its line behind what was cut off.
+    fs::write(file("cut"), format!("{}\n{text}", &text[..20])).unwrap();
+    let whole = [good[0].clone(), file("cut")];
+    Cache::merge(&whole, &file("joined")).unwrap();
+    // What is joined may be joined again, also through a link.
+    std::os::unix::fs::symlink(file("joined"), file("link")).unwrap();
+    fs::write(file("joined"), "").unwrap();
+    Cache::merge(&whole, &file("link")).unwrap();
+    Cache::merge(&good, &file("link")).unwrap();
+    assert!(file("link").is_symlink());
+    assert_eq!(
+        Cache::open(&file("joined")).unwrap().len(),
+        Cache::open(&file("link")).unwrap().len()
+    );
+    let left = fs::read_dir(directory.path()).unwrap();
+    assert_eq!(left.count(), 5, "nothing is left beside");
+}
+
 #[test]
 fn real_packets_are_not_divided() {
     let real = Catalogue::built_in().unwrap();
