@@ -159,8 +159,8 @@ struct TraceArgs {
 
 #[derive(clap::Args, Debug)]
 struct ReportArgs {
-    /// Experiments, `all` or `real`; all that are modelled without any
-    #[arg(value_name = "ID")]
+    /// Experiments, `all` that are modelled, or `real`
+    #[arg(value_name = "ID", default_value = "all")]
     ids: Vec<String>,
     /// Where to write it
     #[arg(short, long, value_name = "FILE", default_value = "plimsoll-lab.html")]
@@ -292,11 +292,7 @@ fn show_trace(args: &TraceArgs) -> crate::Result<()> {
 }
 
 fn report(args: &ReportArgs) -> crate::Result<()> {
-    let catalogue = args.how.source.catalogue()?;
-    let experiments = match args.ids.as_slice() {
-        [] => catalogue.modelled(),
-        ids => catalogue.select(ids)?,
-    };
+    let experiments = args.how.source.catalogue()?.select(&args.ids)?;
     let runs = args.how.run(&experiments, SEEDS, false)?;
     if args.how.was_part()? {
         return Ok(());

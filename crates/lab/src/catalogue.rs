@@ -39,7 +39,7 @@ impl Catalogue {
     ///
     /// # Errors
     ///
-    /// The directory cannot be read, or one of its files is wrong.
+    /// The directory cannot be read, has no such file, or one of them is wrong.
     pub fn read(directory: &Path) -> Result<Self, Error> {
         let io = |source| Error::Io {
             file: directory.to_owned(),
@@ -58,6 +58,11 @@ impl Catalogue {
                 })?;
                 files.push((path.display().to_string(), text));
             }
+        }
+        if files.is_empty() {
+            let remedy = "name a directory of experiment files (docs/lab.md)";
+            let directory = directory.display().to_string();
+            return Err(Error::file(&directory, "*.toml", "there is none", remedy));
         }
         Self::parse(files)
     }
@@ -89,19 +94,26 @@ impl Catalogue {
     ///
     /// # Errors
     ///
-    /// One of them does not exist.
+    /// One of them does not exist, or means none.
     pub fn select(&self, ids: &[String]) -> Result<Vec<Experiment>, Error> {
         for id in ids.iter().filter(|id| *id != ALL && *id != REAL) {
             self.get(id)?;
         }
-        let asked = |id: &str| ids.iter().any(|asked| asked == id);
-        let is_meant = |experiment: &&Experiment| {
+        let is_named = |experiment: &Experiment, id: &str| {
             let group = match experiment.host {
                 HostKind::Real => REAL,
                 HostKind::Modelled | HostKind::Testbed => ALL,
             };
-            asked(group) || asked(&experiment.id)
+            id == group || id == experiment.id
         };
+        let means_none = |id: &&String| !self.0.iter().any(|one| is_named(one, id));
+        if let Some(group) = ids.iter().find(means_none) {
+            return Err(Error::Empty {
+                group: group.clone(),
+                remedy: format!("use one of {}", self.ids()),
+            });
+        }
+        let is_meant = |one: &&Experiment| ids.iter().any(|id| is_named(one, id));
         Ok(self.0.iter().filter(is_meant).cloned().collect())
     }
 
@@ -112,14 +124,16 @@ impl Catalogue {
     /// It does not exist; the error lists those that sound like it, or all.
     pub fn get(&self, id: &str) -> Result<&Experiment, Error> {
         let found = self.0.iter().find(|experiment| experiment.id == id);
-        found.ok_or_else(|| {
-            let ids: Vec<&str> = self.0.iter().map(|other| other.id.as_str()).collect();
-            Error::Unknown {
-                what: "experiment",
-                given: id.to_owned(),
-                remedy: format!("use one of {}", ids.join(", ")),
-            }
+        found.ok_or_else(|| Error::Unknown {
+            what: "experiment",
+            given: id.to_owned(),
+            remedy: format!("use one of {}", self.ids()),
         })
+    }
+
+    fn ids(&self) -> String {
+        let ids: Vec<&str> = self.0.iter().map(|one| one.id.as_str()).collect();
+        ids.join(", ")
     }
 }
 
@@ -144,6 +158,35 @@ mod tests {
             catalogue.select(std::slice::from_ref(first)).unwrap().len(),
             1
         );
+    }
+
+    /// A run of nothing would look like one that went well.
+    #[test]
+    fn what_means_no_experiment_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("notes.txt"), "none").unwrap();
+        let error = Catalogue::read(directory.path()).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            error.is_usage() && said.contains("*.toml: there is none"),
+            "{said}"
+        );
+        for kept in [HostKind::Modelled, HostKind::Real] {
+            let mut catalogue = Catalogue::built_in().unwrap();
+            catalogue.0.retain(|one| one.host == kept);
+            let (group, other) = match kept {
+                HostKind::Real => (REAL, ALL),
+                HostKind::Modelled | HostKind::Testbed => (ALL, REAL),
+            };
+            assert!(!catalogue.select(&[group.to_owned()]).unwrap().is_empty());
+            for ids in [&[other][..], &[group, other]] {
+                let ids: Vec<String> = ids.iter().map(|&id| id.to_owned()).collect();
+                let error = catalogue.select(&ids).unwrap_err();
+                let said = error.to_string();
+                let start = format!("no experiment is meant by {other:?}; use one of ");
+                assert!(error.is_usage() && said.starts_with(&start), "{said}");
+            }
+        }
     }
 
     #[test]

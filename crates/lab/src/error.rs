@@ -31,6 +31,14 @@ pub enum Error {
         /// What there is instead.
         remedy: String,
     },
+    /// A name for several experiments means none here.
+    #[error("no experiment is meant by {group:?}; {remedy}")]
+    Empty {
+        /// `all` or `real`.
+        group: String,
+        /// What there is instead.
+        remedy: String,
+    },
     /// A file of results could not be read or written.
     #[error("cannot use {}", file.display())]
     Io {
@@ -88,7 +96,7 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::File { .. } | Self::Unknown { .. } => 2,
+            Self::File { .. } | Self::Unknown { .. } | Self::Empty { .. } => 2,
             Self::Io { .. }
             | Self::Testbed { .. }
             | Self::Calibration { .. }

@@ -136,12 +136,18 @@ fn a_reader_that_has_enough_is_no_error() {
 
 #[test]
 fn what_does_not_exist_is_used_wrongly() {
+    let directory = tempfile::tempdir().unwrap();
+    let empty = directory.path().to_str().unwrap();
     for arguments in [
         &["lab", "run", "nonsense"][..],
         &["lab", "trace", "mr-fig7", "--curve", "nonsense"],
         &["lab", "run", "mr-fig7", "--shard", "3/2", "--resume", "x"],
         &["lab", "run", "mr-fig7", "--shard", "1/2"],
         &["lab", "run", "mr-fig7", "--rounds", "0"],
+        &["lab", "run", "all", "--experiments", empty],
+        &["lab", "run", "real", "--experiments", empty],
+        &["lab", "report", "--experiments", empty],
+        &["lab", "list", "--experiments", empty],
         &["lab", "run", "mr-fig7", "--quick", "--rounds", "8"],
         &[
             "lab",
