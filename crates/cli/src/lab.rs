@@ -107,7 +107,7 @@ struct SweepArgs {
     #[arg(long, value_name = "VALUE", requires = "from")]
     to: Option<f64>,
     /// How many values from first to last
-    #[arg(long, value_name = "N", default_value_t = 11)]
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
     /// Values at equal ratios instead of equal distances
     #[arg(long)]

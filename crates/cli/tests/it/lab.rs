@@ -180,6 +180,22 @@ fn what_does_not_exist_is_used_wrongly() {
     }
 }
 
+#[test]
+fn a_sweep_without_steps_says_what_is_wrong() {
+    let sweep = ["lab", "sweep", "mr-fig7", "--curve", "quota5"];
+    let range = ["--parameter", "path.quota", "--from", "2", "--to", "8"];
+    let steps = |steps| plimsoll(&[&sweep[..], &range, &["--steps", steps]].concat());
+    let output = steps("0");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("--steps") && error.contains("1.."),
+        "{error}"
+    );
+    // One step is the first value.
+    assert!(text(&steps("1")).contains(",path.quota,2,"));
+}
+
 /// Title and bars of each; where no packets are sent to the UDP server it takes none.
 const MODELLED_CHARTS: [(&str, usize); 2] = [
     ("modelled: Goodput of the flooded server, packets/s", 6),
