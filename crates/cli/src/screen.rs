@@ -48,7 +48,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FRAMES", default_value_t = ScreenConfig::QUOTA, value_parser = clap::value_parser!(u32).range(1..=1024))]
     quota: u32,
     /// Have the driver do again what was decided, for so many flows of each interface, where
-    /// rules look at addresses, protocol and ports alone
+    /// rules look at addresses, protocol and ports alone. Some frames may overtake those of their
+    /// flow that wait in user space
     #[arg(long, value_name = "FLOWS", value_parser = clap::value_parser!(u32).range(1..=i64::from(Remember::FLOWS_MAX)))]
     remember: Option<u32>,
     /// Decide anew on a flow after this many seconds
