@@ -29,17 +29,34 @@ impl fmt::Debug for Filter {
     }
 }
 
-/// An expression that libpcap does not take.
+/// Why an expression cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("the filter `{expression}` is none: {why} (pcap-filter(7) has the grammar)")]
-pub struct FilterError {
-    expression: String,
-    why: String,
+#[non_exhaustive]
+pub enum FilterError {
+    /// libpcap does not take it.
+    #[error("the filter `{expression}` is none: {why} (pcap-filter(7) has the grammar)")]
+    Refused {
+        /// As it was given.
+        expression: String,
+        /// libpcap's words.
+        why: String,
+    },
+    /// Only a socket's kernel could answer it, and no socket runs it.
+    #[error(
+        "the filter `{expression}` asks for what stands in no frame, as its direction, so here it \
+         matches nothing: leave `inbound` and `outbound` out. `screen`, `forward` and `capture \
+         --mode take` get only frames that came in; `capture --mode copy` knows directions, but \
+         not together with `vlan`"
+    )]
+    NotInFrames {
+        /// As it was given.
+        expression: String,
+    },
 }
 
 /// libpcap's answer to an expression.
 pub(crate) fn refused(expression: &str, error: pcap::Error) -> FilterError {
-    FilterError {
+    FilterError::Refused {
         expression: expression.to_owned(),
         why: match error {
             pcap::Error::PcapError(text) => text,
@@ -49,21 +66,48 @@ pub(crate) fn refused(expression: &str, error: pcap::Error) -> FilterError {
 }
 
 impl Filter {
-    /// Compiles `expression`; an empty one accepts everything.
+    /// Compiles `expression`, to be answered from a frame's bytes; an empty one accepts
+    /// everything.
+    ///
+    /// # Errors
+    ///
+    /// libpcap's words about it, or it asks for what is no byte of a frame.
+    pub fn compile(expression: &str) -> Result<Self, FilterError> {
+        let filter = Self::for_socket(expression)?;
+        filter.check_in_frames()?;
+        Ok(filter)
+    }
+
+    /// Compiles `expression` for a socket, whose kernel also knows a frame's direction.
     ///
     /// # Errors
     ///
     /// libpcap's words about it.
-    pub fn compile(expression: &str) -> Result<Self, FilterError> {
+    pub(crate) fn for_socket(expression: &str) -> Result<Self, FilterError> {
         let refused = |error| refused(expression, error);
         let capture = Capture::dead(Linktype::ETHERNET).map_err(refused)?;
         let program = capture.compile(expression, true).map_err(refused)?;
+        Ok(Self::of(expression, program))
+    }
+
+    /// What libpcap compiled of `expression`.
+    pub(crate) fn of(expression: &str, program: BpfProgram) -> Self {
         let instructions = program.get_instructions().iter();
-        Ok(Self {
+        Self {
             expression: expression.to_owned(),
             instructions: instructions.map(|one| parse(&one.to_string())).collect(),
             program,
-        })
+        }
+    }
+
+    /// Whether the bytes of a frame answer it.
+    pub(crate) fn check_in_frames(&self) -> Result<(), FilterError> {
+        if self.instructions.iter().any(loads_no_byte) {
+            return Err(FilterError::NotInFrames {
+                expression: self.expression.clone(),
+            });
+        }
+        Ok(())
     }
 
     /// The expression as it was given.
@@ -92,6 +136,14 @@ impl Filter {
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
     }
+}
+
+/// Whether the kernel would load something else than a byte of the frame (`SKF_AD_OFF`), as its
+/// direction. Elsewhere such a load is behind every frame's end, and the frame does not match.
+fn loads_no_byte(one: &Instruction) -> bool {
+    let is_load = one.code & 7 <= 1;
+    let is_of_frame = matches!(one.code & 0xe0, 0x20 | 0x40 | 0xa0);
+    is_load && is_of_frame && one.operand.cast_signed() < 0
 }
 
 /// The crate keeps the fields to itself, but prints them as `tcpdump -ddd` does.
@@ -147,6 +199,35 @@ mod tests {
         assert_eq!((program[0].code, program[0].operand), (0x28, 12));
         let returns = program.iter().filter(|one| one.code == 6);
         assert!(returns.map(|one| one.operand).any(|bytes| bytes == 0));
+    }
+
+    /// They had matched nothing, so that rules that discard let everything pass.
+    #[test]
+    fn what_stands_in_no_frame_is_refused() {
+        for expression in [
+            "inbound",
+            "outbound and udp port 53",
+            "not outbound",
+            "udp or (tcp and inbound)",
+            "ether[0xfffff004:2] = 4",
+        ] {
+            let refused = Filter::compile(expression).unwrap_err().to_string();
+            assert!(refused.contains("leave `inbound`"), "{refused}");
+            assert!(Filter::for_socket(expression).is_ok(), "{expression}");
+        }
+        for expression in [
+            "",
+            "greater 100",
+            "vlan 7",
+            "ip[ip[0] - 60] = 1",
+            "ip6 protochain 6",
+        ] {
+            assert!(Filter::compile(expression).is_ok(), "{expression}");
+        }
+        // libpcap itself refuses what the link has not.
+        for expression in ["ifname eth0", "on eth0", "rulenum 3", "dir in"] {
+            assert!(Filter::for_socket(expression).is_err(), "{expression}");
+        }
     }
 
     #[test]

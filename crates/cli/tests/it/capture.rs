@@ -48,6 +48,19 @@ fn a_copy_has_what_the_filter_accepts_and_both_directions() {
     assert_eq!(stated(&file, "recorded"), 4000);
 }
 
+/// The kernel knows which way a packet goes.
+#[test]
+fn a_copy_may_be_of_one_direction() {
+    let testbed = testbed();
+    let device_json = ["-w", "/dev/null", "--json", "-"];
+    let filtered = |filter| start(&testbed, &[&[filter][..], &device_json].concat());
+    let captures = ["udp port 9 and inbound", "udp port 9 and outbound"].map(filtered);
+    blast(&testbed, 20_000, 2000);
+    let recorded =
+        captures.map(|(process, output)| end(process, output)["counts"]["recorded"].clone());
+    assert_eq!(recorded, [2000, 0].map(Value::from));
+}
+
 #[test]
 fn places_add_up_to_the_interfaces_own_counters() {
     for mode in ["copy", "take"] {
@@ -337,6 +350,10 @@ fn what_cannot_be_replayed_is_said() {
     assert_eq!((code, times.as_str()), (0, "0.000000000\n1.000000000\n"));
     let (code, _, said) = replayed(&[name, "--count", "2", "udp and"]);
     assert!(code == 2 && said.contains("`udp and`"), "{said}");
+    for of_no_frame in ["inbound", "ether[0xfffff004:2] = 4"] {
+        let (code, _, said) = replayed(&[name, "--count", "2", of_no_frame]);
+        assert!(code == 2 && said.contains(of_no_frame), "{said}");
+    }
     fs::write(&path, &bytes).unwrap();
     let (code, _, said) = replayed(&[name, "udp"]);
     assert!(code == 1 && said.contains("filter"), "{said}");
@@ -397,6 +414,14 @@ fn what_cannot_be_done_is_said_with_its_exit_code() {
     assert_eq!(code(&[device, "-w", "/no/such/place"]).0, 1);
     let both = code(&[device, "-w", "-", "--json", "-"]);
     assert_eq!(both.0, 2, "{}", both.1);
+    for filter in [&["inbound", "--mode", "take"][..], &["vlan and inbound"]] {
+        let none = code(&[&[device, "-w", "/dev/null"], filter].concat());
+        assert!(
+            none.0 == 2 && none.1.contains("stands in no frame"),
+            "{}",
+            none.1
+        );
+    }
     let files = code(&[device, "-w", "/dev/null", "--files", "2"]);
     assert_eq!(files.0, 2, "{}", files.1);
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use pcap::{Capture, Precision};
 use plimsoll_kernel::error::{FAILED, USED_WRONGLY};
 
-use crate::filter::{FilterError, refused};
+use crate::filter::{Filter, FilterError, refused};
 
 /// The most times that are taken.
 pub const ARRIVALS_MAX: usize = 1 << 22;
@@ -100,8 +100,10 @@ pub fn arrivals(config: &ArrivalsConfig) -> Result<Vec<Duration>, ArrivalsError>
     let mut capture =
         Capture::from_file_with_precision(&config.file, Precision::Nano).map_err(open)?;
     if !config.filter.is_empty() {
-        let filtered = capture.filter(&config.filter, true);
-        filtered.map_err(|error| refused(&config.filter, error))?;
+        let refused = |error| refused(&config.filter, error);
+        let program = capture.compile(&config.filter, true).map_err(refused)?;
+        Filter::of(&config.filter, program).check_in_frames()?;
+        capture.filter(&config.filter, true).map_err(refused)?;
     }
     let mut times: Vec<i128> = Vec::new();
     let is_wanted = |taken: usize| config.packets_max.is_none_or(|max| (taken as u64) < max);

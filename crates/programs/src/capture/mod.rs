@@ -134,15 +134,20 @@ impl Capture {
     /// A setting, the filter, the interface or the file: see [`Error`].
     pub fn open(config: &CaptureConfig) -> Result<Self, Error> {
         config.validate()?;
-        let filter = Filter::compile(&config.filter)?;
+        let filter = Filter::for_socket(&config.filter)?;
+        let in_kernel = source::filters_in_kernel(config, &filter);
+        if !in_kernel {
+            filter.check_in_frames()?;
+        }
         let about = About::of(config);
         let encoder = || Encoder::new(&about).map_err(failed_to("make a file's beginning"));
         let segment_bytes = writer::segment_bytes(&config.ring);
         let (filler, drainer) = queue::queue(config.queue_bytes, segment_bytes);
         let began = Duration::from_nanos(utc_ns());
         let before = Adapters::read(config);
-        let (source, is_unfiltered) = Source::open(config, &filter)?;
-        let filter = is_unfiltered.then_some(filter);
+        let source = Source::open(config, in_kernel.then_some(&filter))?;
+        let is_left = !in_kernel && !config.filter.is_empty();
+        let filter = is_left.then_some(filter);
         let recorder = Recorder::new(config, filter, encoder()?.0, filler, Instant::ZERO)?;
         let writer = Writer::open(config, drainer, encoder()?, began)?;
         let name = writer.name();

@@ -71,21 +71,18 @@ pub(super) struct Taken {
     tai_to_utc_ns: u64,
 }
 
+/// Whether the kernel can run the filter. It takes VLAN tags out of frames before.
+pub(super) fn filters_in_kernel(config: &CaptureConfig, filter: &Filter) -> bool {
+    config.mode == Mode::Copy && !config.filter.is_empty() && !filter.names_vlan()
+}
+
 impl Source {
-    /// Opens the interface; says whether packets come unfiltered.
-    pub(super) fn open(config: &CaptureConfig, filter: &Filter) -> Result<(Self, bool), Error> {
-        match config.mode {
-            Mode::Copy => {
-                let in_kernel = !config.filter.is_empty() && !filter.names_vlan();
-                let copied = Copied::open(config, filter, in_kernel)?;
-                let unfiltered = !config.filter.is_empty() && !in_kernel;
-                Ok((Self::Copy(Box::new(copied)), unfiltered))
-            }
-            Mode::Take => {
-                let taken = Taken::open(config)?;
-                Ok((Self::Take(taken), !config.filter.is_empty()))
-            }
-        }
+    /// Opens the interface, with the filter that the kernel is to run.
+    pub(super) fn open(config: &CaptureConfig, in_kernel: Option<&Filter>) -> Result<Self, Error> {
+        Ok(match config.mode {
+            Mode::Copy => Self::Copy(Box::new(Copied::open(config, in_kernel)?)),
+            Mode::Take => Self::Take(Taken::open(config)?),
+        })
     }
 
     /// Shows packets that wait to `each`, up to `max`; returns how many there were.
@@ -147,20 +144,16 @@ impl Source {
 }
 
 impl Copied {
-    fn open(config: &CaptureConfig, filter: &Filter, in_kernel: bool) -> Result<Self, Error> {
+    fn open(config: &CaptureConfig, in_kernel: Option<&Filter>) -> Result<Self, Error> {
         let monitor = MonitorConfig {
             ring_bytes: config.ring_bytes,
             outgoing: config.outgoing,
             promiscuous: config.promiscuous,
-            filter: if in_kernel {
-                filter.instructions().to_vec()
-            } else {
-                Vec::new()
-            },
+            filter: in_kernel.map_or_else(Vec::new, |filter| filter.instructions().to_vec()),
             ..MonitorConfig::default()
         };
         let monitor = PacketMonitor::open(&config.interface, &monitor)?;
-        let filtered_by_kernel = in_kernel.then(|| Unfiltered::begin(config)).transpose()?;
+        let filtered_by_kernel = in_kernel.map(|_| Unfiltered::begin(config)).transpose()?;
         Ok(Self {
             monitor,
             filtered_by_kernel,

@@ -174,5 +174,7 @@ mod tests {
         let wrong = format!("{RULES}\n[[rule]]\nfilter = 'udp and'\nverdict = 'accept'");
         assert!(why(&wrong).starts_with("rule 3: the filter `udp and` is none"));
         assert!(why("default = 'accept'\nrules = 3").contains("rules"));
+        let direction = "default = 'accept'\n[[rule]]\nfilter = 'inbound'\nverdict = 'discard'";
+        assert!(why(direction).starts_with("rule 1: the filter `inbound` asks"));
     }
 }
