@@ -70,8 +70,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     metrics: MetricsArgs,
     /// End after this many seconds
-    #[arg(long, value_name = "S")]
-    seconds: Option<u64>,
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(0..=1_000_000_000))]
+    seconds: Option<u32>,
 }
 
 const HELP: &str = "\
@@ -141,7 +141,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     ));
     let end = args
         .seconds
-        .map(|s| Instant::now() + Duration::from_secs(s));
+        .map(|s| Instant::now() + Duration::from_secs(s.into()));
     let mut top = Top::new(&router)?;
     let mut told = false;
     while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {

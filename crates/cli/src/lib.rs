@@ -118,3 +118,24 @@ need no change. Only a restart by systemd lets it outlive its process.
 
 `plimsoll --help` lists all commands, `plimsoll guard --help` all settings.
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A time that no clock reaches had ended it with a panic.
+    #[test]
+    fn a_time_that_no_clock_reaches_is_refused() {
+        for command in [
+            "forward a b --seconds",
+            "guard a --duration",
+            "guard a --standby-quiet-s",
+        ] {
+            let most = u64::MAX.to_string();
+            let words = ["plimsoll"].into_iter().chain(command.split(' '));
+            let refused = Cli::try_parse_from(words.chain([most.as_str()])).unwrap_err();
+            let is_value = refused.kind() == clap::error::ErrorKind::ValueValidation;
+            assert!(is_value, "{refused}");
+        }
+    }
+}
