@@ -321,20 +321,40 @@ static __always_inline bool is_from_own(const struct plain *plain)
 	return is_own && *is_own;
 }
 
+/* Of the packet, without its Ethernet header. */
+static __always_inline __u32 length_of(const struct plain *plain)
+{
+	return plain->is_v6 ? bpf_ntohs(plain->v6->payload_len) + sizeof(*plain->v6) :
+			      bpf_ntohs(plain->v4->tot_len);
+}
+
 static __always_inline __u8 ttl_of(const struct plain *plain)
 {
 	return plain->is_v6 ? plain->v6->hop_limit : plain->v4->ttl;
+}
+
+/* Cuts off what is behind the packet, as the kernel does: the next link may be too short for it. A
+ * frame of the least length (ETH_ZLEN) stays as it came. The packet cannot be looked at afterwards. */
+static __always_inline void trim(struct xdp_md *ctx, const struct plain *plain)
+{
+	__u32 wanted = sizeof(*plain->ethernet) + length_of(plain);
+	__u32 has = ctx->data_end - ctx->data;
+
+	if (wanted < ETH_ZLEN)
+		wanted = ETH_ZLEN;
+	if (has > wanted)
+		bpf_xdp_adjust_tail(ctx, (int)(wanted - has));
 }
 
 /* --- Forwarding here ----------------------------------------------------- */
 
 static __always_inline void ask(const struct plain *plain, struct bpf_fib_lookup *fib)
 {
+	fib->tot_len = length_of(plain);
 	if (plain->is_v6) {
 		const struct ipv6hdr *ip = plain->v6;
 
 		fib->family = AF_INET6;
-		fib->tot_len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 		fib->flowinfo = *(const __be32 *)ip & bpf_htonl(FLOWINFO_MASK);
 		fib->l4_protocol = ip->nexthdr;
 		__builtin_memcpy(fib->ipv6_src, &ip->saddr, 16);
@@ -343,7 +363,6 @@ static __always_inline void ask(const struct plain *plain, struct bpf_fib_lookup
 	}
 	fib->family = AF_INET;
 	fib->tos = plain->v4->tos;
-	fib->tot_len = bpf_ntohs(plain->v4->tot_len);
 	fib->l4_protocol = plain->v4->protocol;
 	fib->ipv4_src = plain->v4->saddr;
 	fib->ipv4_dst = plain->v4->daddr;
@@ -446,6 +465,7 @@ static __always_inline int forward_here(struct xdp_md *ctx, struct plain *plain)
 	if (bpf_redirect_map(&devices, fib.ifindex, XDP_PASS) != XDP_REDIRECT)
 		return dispose(OUTCOME_KERNEL_ROUTE);
 	rewrite(plain, &fib);
+	trim(ctx, plain);
 	return count(OUTCOME_FORWARDED, XDP_REDIRECT);
 }
 
@@ -464,10 +484,11 @@ static __always_inline int forward_in_user_space(struct xdp_md *ctx, struct plai
 	if (is_from_own(plain))
 		return dispose(OUTCOME_DOUBTFUL_SOURCE);
 	/* They have a ring of their own, which a flood of others does not fill. */
-	if (accepts(ctx) && bpf_redirect_map(&chosen_sockets, queue, XDP_PASS) == XDP_REDIRECT)
-		return count(OUTCOME_TO_USER, XDP_REDIRECT);
-	if (bpf_redirect_map(&sockets, queue, XDP_PASS) != XDP_REDIRECT)
+	if ((!accepts(ctx) ||
+	     bpf_redirect_map(&chosen_sockets, queue, XDP_PASS) != XDP_REDIRECT) &&
+	    bpf_redirect_map(&sockets, queue, XDP_PASS) != XDP_REDIRECT)
 		return dispose(OUTCOME_KERNEL_ROUTE);
+	trim(ctx, plain);
 	return count(OUTCOME_TO_USER, XDP_REDIRECT);
 }
 

@@ -1,0 +1,105 @@
+//! Frames that are longer than their packet, as the kernel and both routers forward them. Needs
+//! root.
+
+use std::net::{IpAddr, UdpSocket};
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use plimsoll_packets::frame::Packet;
+use plimsoll_programs::forward::Router;
+use plimsoll_stack::device::packet::PacketDevice;
+use plimsoll_stack::device::{Batch, Device};
+use plimsoll_testbed::routed::{Routed, Sink};
+use plimsoll_testbed::{Config as TestbedConfig, INNER_DEVICE};
+
+use crate::common::{Books, PATHS, TURN, config, eventually_answered, nothing_is_left, of};
+
+/// Bytes behind a packet: none, those of the shortest frame, a few more, and more than the next
+/// link takes.
+const BEHIND: [usize; 4] = [0, 14, 40, 1400];
+/// Packets with as many bytes behind.
+const EACH: usize = 20;
+const PORT: u16 = 4000;
+/// An MTU of the next link, which IPv6 takes as well.
+const SHORT_MTU: usize = 1300;
+
+/// Sends packets of each length over both families; returns how many of each came to their host.
+fn arriving(hosts: &Routed) -> Vec<usize> {
+    let bind = || UdpSocket::bind(("::", PORT)).unwrap();
+    let socket = hosts.sink().run(bind).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    let device = || PacketDevice::open(hosts.load().device()).unwrap();
+    let device = hosts.load().run(device).unwrap();
+    let mut came = Vec::new();
+    for (source, destination) in [("198.18.0.1", "10.77.0.2"), ("2001:2::1", "fd00:77::2")] {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let macs = (device.capabilities().mac, hosts.router().mac());
+        for bytes in BEHIND {
+            let packet = Packet::new(address(source), address(destination));
+            let packet = packet.macs(macs.0, macs.1).padding(bytes);
+            let mut batch = Batch::new();
+            for _ in 0..EACH {
+                let mut frame = device.pool().take().unwrap();
+                assert!(frame.copy_from(&packet.udp(1000, PORT, b"four")));
+                batch.push_back(frame);
+            }
+            device.transmit(&mut batch).unwrap();
+            assert!(batch.is_empty(), "all were sent");
+            came.push(received(&socket));
+        }
+    }
+    came
+}
+
+/// Datagrams that came, up to all of a length.
+fn received(socket: &UdpSocket) -> usize {
+    let end = Instant::now() + Duration::from_secs(3);
+    let (mut buffer, mut count) = ([0; 2048], 0);
+    while count < EACH && Instant::now() < end {
+        if let Ok(bytes) = socket.recv(&mut buffer) {
+            assert_eq!(&buffer[..bytes], b"four");
+            count += 1;
+        }
+    }
+    count
+}
+
+/// The kernel cuts off what is behind a packet. The router had kept it, and a link with a smaller
+/// MTU did not take the frame: `--path user` counted it as sent all the same.
+#[test]
+fn what_is_behind_a_packet_is_cut_off() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let hosts = Routed::create(TestbedConfig::default(), Sink::Answers).expect("three hosts");
+    for (host, device) in [(hosts.router(), INNER_DEVICE), (hosts.sink(), "behind0")] {
+        host.ip(&format!("link set {device} mtu {SHORT_MTU}"))
+            .unwrap();
+    }
+    for target in ["10.77.0.2", "fd00:77::2"] {
+        eventually_answered(hosts.load(), target);
+    }
+    let all = [EACH; 2 * BEHIND.len()];
+    assert_eq!(arriving(&hosts), all, "the kernel");
+    for path in PATHS {
+        let start = || Router::start(&config(path), Vec::new()).expect("the router starts");
+        let router = hosts.router().run(start).expect("the router's host");
+        for target in ["10.77.0.2", "fd00:77::2"] {
+            eventually_answered(hosts.load(), target);
+        }
+        let before = Books::of(&hosts, &router);
+        let came = arriving(&hosts);
+        let after = Books::of(&hosts, &router);
+        assert_eq!(came, all, "{path:?}: {}", after.status);
+        let forwarded = of(&after.status, "forwarded") - of(&before.status, "forwarded");
+        assert!(
+            forwarded >= all.iter().sum::<usize>() as u64,
+            "{}",
+            after.status
+        );
+        before.arrivals_match(&after);
+        assert_eq!(after.done(), of(&after.status, "forwarded"));
+        hosts.router().run(move || drop(router)).unwrap();
+        nothing_is_left(&hosts);
+    }
+}
