@@ -10,12 +10,10 @@ mod stack;
 mod timers;
 mod wan;
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::failure::Context;
-use crate::output;
 
 /// Measure what is promised, beside the alternatives, in one run.
 #[derive(clap::Args, Debug)]
@@ -47,32 +45,6 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         Command::Timers(args) => timers::run(args),
         Command::Wan(args) => wan::run(args),
     }
-}
-
-/// The document to where it was wanted, and the table unless the document took its place.
-fn deliver(
-    mut json: Option<impl Write>,
-    target: Option<&Path>,
-    document: &impl serde::Serialize,
-    table: impl FnOnce() -> String,
-) -> crate::Result<()> {
-    output::clear_progress();
-    write_json(json.as_mut(), document)?;
-    if target != Some(Path::new("-")) {
-        output::print(&table())?;
-    }
-    Ok(())
-}
-
-fn write_json(
-    writer: Option<&mut impl Write>,
-    document: &impl serde::Serialize,
-) -> crate::Result<()> {
-    if let Some(writer) = writer {
-        serde_json::to_writer_pretty(&mut *writer, document)?;
-        writeln!(writer)?;
-    }
-    Ok(())
 }
 
 fn this_program() -> crate::Result<PathBuf> {

@@ -1,7 +1,7 @@
 //! `plimsoll blast`: the load generator.
 
 use std::fs::File;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use plimsoll_testbed::blast::{
 };
 use plimsoll_testbed::{Config as TestbedConfig, Placement, Testbed, interrupt};
 
-use crate::output;
+use crate::output::{self, Target as Json};
 
 /// Generate load: millions of small packets per second from one core.
 ///
@@ -187,23 +187,18 @@ impl ScheduleArgs {
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
     interrupt::install()?;
+    let json = Json::open_given(args.json.as_ref())?;
     let report = match &args.target.interface {
         Some(interface) => on_interface(args, interface)?,
         None => on_testbed(args)?,
     };
-    match &args.json {
-        None => output::print(&format!("{report}\n"))?,
-        Some(target) => {
-            let link = args.target.interface.is_none().then_some("veth");
-            let document = serde_json::json!({
-                "schema": SCHEMA, "machine": Machine::read(link), "results": report, "goals": [],
-            });
-            let mut writer = output::json_writer(target)?;
-            serde_json::to_writer_pretty(&mut writer, &document)?;
-            writeln!(writer)?;
-        }
-    }
-    Ok(())
+    let document = || {
+        let link = args.target.interface.is_none().then_some("veth");
+        serde_json::json!({
+            "schema": SCHEMA, "machine": Machine::read(link), "results": report, "goals": [],
+        })
+    };
+    output::deliver_one(json, document, || format!("{report}\n"))
 }
 
 fn on_interface(args: &Args, interface: &str) -> crate::Result<Report> {

@@ -18,7 +18,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::{Context, Usage};
-use crate::output;
+use crate::output::{self, Target};
 
 /// Record packets in a pcapng file that says what it had to leave out.
 ///
@@ -115,6 +115,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     if to_stdout(write) && args.json.as_deref().is_some_and(to_stdout) {
         return Err(Usage("both the packets and --json on standard output").into());
     }
+    let json = Target::open_given(args.json.as_ref())?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_at_signals(&stop).context("cannot catch signals")?;
     let capture = Capture::open(&config(args, interface, write)?)?;
@@ -124,13 +125,14 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     }
     let (summary, result) = capture.run(&stop);
     output::say(table(&summary).trim_end());
-    if let Some(target) = &args.json {
-        let document = serde_json::json!({
+    let reported = json.map_or(Ok(()), |json| {
+        json.put_json(&serde_json::json!({
             "schema": SCHEMA, "machine": Machine::read(None), "results": summary, "goals": [],
-        });
-        output::write_json(target, &document)?;
-    }
-    Ok(result?)
+        }))
+    });
+    // Why it ended comes before that nobody could be told what it came to.
+    result?;
+    reported
 }
 
 /// The first signal ends the capture. What waits for the disk is written first, so a signal a while
@@ -157,14 +159,14 @@ fn replay(args: &Args, file: &Path) -> crate::Result<()> {
     // There is no interface: the filter begins where its name would stand.
     let words = args.interface.iter().chain(&args.filter).cloned();
     let duration = args.duration.map(Duration::try_from_secs_f64).transpose();
+    let writer = Target::open(args.write.as_deref().unwrap_or(Path::new("-")))?;
     let times = arrivals(&ArrivalsConfig {
         file: file.to_owned(),
         filter: words.collect::<Vec<_>>().join(" "),
         packets_max: args.count,
         time_max: duration.context("--duration")?.unwrap_or(Duration::MAX),
     })?;
-    let target = args.write.as_deref().unwrap_or(Path::new("-"));
-    let mut writer = BufWriter::new(output::json_writer(target)?);
+    let mut writer = BufWriter::new(writer);
     for time in times {
         writeln!(writer, "{}.{:09}", time.as_secs(), time.subsec_nanos())?;
     }

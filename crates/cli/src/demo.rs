@@ -1,8 +1,7 @@
 //! `plimsoll demo`: what Plimsoll is for, with real packets.
 
 use std::fmt::Display;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::bench::{given_or, named};
@@ -10,7 +9,8 @@ use crate::failure::Context;
 use plimsoll_bench::demo::{self, Bar, Plan, Scene, chart};
 use plimsoll_lab::{Catalogue, Document, Options, Run, html, table, values};
 
-use crate::{lab, output};
+use crate::lab;
+use crate::output::{self, Target};
 
 /// Flood stock servers and guarded ones, and a router, and show both (four minutes).
 ///
@@ -68,16 +68,17 @@ fn plan() -> Plan {
 }
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
-    let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let json = Target::open_given(args.json.as_ref())?;
+    let page = Target::open_given(args.html.as_ref())?;
     if args.modelled {
-        return modelled(args, json, "as asked for");
+        return modelled(args, (json, page), "as asked for");
     }
     let program = std::env::current_exe().context("cannot find this program")?;
     let document = match demo::run(&args.plan(program), output::progress) {
         Err(error) if error.is_missing() => {
             let given = args.for_real_packets();
             if given.is_empty() {
-                return modelled(args, json, &error.to_string());
+                return modelled(args, (json, page), &error.to_string());
             }
             let given = given.join(" and ");
             return Err(crate::failure::Failure::from(error).context(format!(
@@ -87,18 +88,12 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         document => document?,
     };
     output::clear_progress();
-    if let Some(writer) = &mut json {
-        serde_json::to_writer_pretty(&mut *writer, &document)?;
-        writeln!(writer)?;
+    let delivered = output::deliver(json, &document, || document.text());
+    if let Some(page) = page {
+        page.put(&document.page()?)?;
+        args.name_page();
     }
-    if let Some(target) = &args.html {
-        output::write_page(target, &document.page()?)?;
-    }
-    if args.json.as_deref() != Some(Path::new("-")) {
-        output::print(&document.text())?;
-    }
-    args.name_page();
-    Ok(())
+    delivered
 }
 
 impl Args {
@@ -146,28 +141,28 @@ impl Args {
 const MODELLED: [&str; 2] = ["demo-udp", "demo-syn"];
 
 /// The UDP and the SYN flood on the modelled host, for whoever cannot send real packets.
-fn modelled(args: &Args, json: Option<Box<dyn Write + Send>>, why: &str) -> crate::Result<()> {
+fn modelled(
+    args: &Args,
+    (json, page): (Option<Target>, Option<Target>),
+    why: &str,
+) -> crate::Result<()> {
     output::clear_progress();
     output::say(format_args!(
         "No real packets ({why}): the demo runs on a modelled host instead."
     ));
     let experiments = Catalogue::built_in()?.select(&MODELLED.map(str::to_owned))?;
     let runs = lab::run_modelled(&experiments, &Options::default())?;
-    if let Some(mut writer) = json {
-        serde_json::to_writer_pretty(&mut *writer, &Document::new(&runs))?;
-        writeln!(writer)?;
-    }
-    if let Some(target) = &args.html {
-        output::write_page(target, &html(&runs, &output::made_by())?)?;
-    }
-    if args.json.as_deref() != Some(Path::new("-")) {
+    let delivered = output::deliver(json, &Document::new(&runs), || {
         let note = "Modelled host, virtual time: these are not measurements of this machine.";
         let charts: String = runs.iter().map(chart_of).collect();
         let (values, table) = (values(&runs), table(&runs));
-        output::print(&format!("{note}\n\n{charts}{values}{table}"))?;
+        format!("{note}\n\n{charts}{values}{table}")
+    });
+    if let Some(page) = page {
+        page.put(&html(&runs, &output::made_by())?)?;
+        args.name_page();
     }
-    args.name_page();
-    Ok(())
+    delivered
 }
 
 /// The first measure of an experiment as bars of stock and guard, where they are above nothing.

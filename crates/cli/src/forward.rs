@@ -1,7 +1,7 @@
 //! `plimsoll forward`: a router that keeps forwarding under overload.
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::failure::Context;
 use crate::metrics::MetricsArgs;
-use crate::output;
+use crate::output::{self, Target};
 use crate::polling::{DriverArgs, parse_cpu};
 
 /// Forward IPv4 and IPv6 packets between interfaces, past the kernel's stack.
@@ -120,6 +120,7 @@ type Question = Sender<Status>;
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let config = config(args);
+    let json = Target::open_given(args.json.as_ref())?;
     let metrics = args.metrics.server()?;
     let keepers = Router::keepers(&config)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -155,13 +156,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         top.draw(&router)?;
     }
     let status = router.end()?;
-    if let Some(target) = &args.json {
-        output::write_json(target, &status)?;
-        if target == Path::new("-") {
-            return Ok(());
-        }
-    }
-    output::print(&format!("{status}\n"))
+    output::deliver(json, &status, || format!("{status}\n"))
 }
 
 /// What happens now, drawn anew each second on a terminal.

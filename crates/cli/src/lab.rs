@@ -6,7 +6,6 @@ mod how;
 mod outputs;
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::path::PathBuf;
 
 use plimsoll_lab::{
@@ -18,7 +17,7 @@ pub(crate) use how::run_modelled;
 use how::{How, Source};
 use outputs::Outputs;
 
-use crate::output;
+use crate::output::{self, Target};
 
 /// Run the papers' experiments on a modelled host and check their claims.
 ///
@@ -224,17 +223,15 @@ fn run_experiments(args: &RunArgs) -> crate::Result<()> {
         run_beside_real_packets(&mut experiments);
     }
     let claims_alone = !args.values && args.outputs.is_none();
+    let outputs = args.outputs.open()?;
     let runs = args.how.run(&experiments, SEEDS, claims_alone)?;
     if args.how.was_part()? {
         return Ok(());
     }
-    if !args.outputs.write(&runs)? {
-        if args.values {
-            output::print(&values(&runs))?;
-        }
-        output::print(&table(&runs))?;
-    }
-    Ok(())
+    outputs.deliver(&runs, || match args.values {
+        true => format!("{}{}", values(&runs), table(&runs)),
+        false => table(&runs),
+    })
 }
 
 fn explain(args: &ExplainArgs) -> crate::Result<()> {
@@ -258,19 +255,18 @@ fn sweep(args: &SweepArgs) -> crate::Result<()> {
     };
     let experiment = catalogue.get(&args.id)?.with_sweep(&plan)?;
     // A sweep asks for values, not for a judgement.
+    let outputs = args.outputs.open()?;
     let runs = args.how.run(&[experiment], 1, false)?;
     if args.how.was_part()? {
         return Ok(());
     }
     plan.check_figures(&runs)?;
-    if !args.outputs.write(&runs)? {
-        output::print(&csv(&runs))?;
-    }
-    Ok(())
+    outputs.deliver(&runs, || csv(&runs))
 }
 
 fn show_trace(args: &TraceArgs) -> crate::Result<()> {
     let catalogue = args.source.catalogue()?;
+    let perfetto = Target::open_given(args.perfetto.as_ref())?;
     let recorded = trace::record(
         catalogue.get(&args.id)?,
         &TracePlan {
@@ -282,22 +278,20 @@ fn show_trace(args: &TraceArgs) -> crate::Result<()> {
             seed: args.seed,
         },
     )?;
-    let Some(target) = &args.perfetto else {
-        return output::print(&trace::text(&recorded));
-    };
-    let mut writer = output::json_writer(target)?;
-    serde_json::to_writer(&mut *writer, &trace::perfetto(&recorded))?;
-    writeln!(writer)?;
-    Ok(())
+    match perfetto {
+        Some(target) => target.put(&(serde_json::to_string(&trace::perfetto(&recorded))? + "\n")),
+        None => output::print(&trace::text(&recorded)),
+    }
 }
 
 fn report(args: &ReportArgs) -> crate::Result<()> {
     let experiments = args.how.source.catalogue()?.select(&args.ids)?;
+    let page = Target::open(&args.output)?;
     let runs = args.how.run(&experiments, SEEDS, false)?;
     if args.how.was_part()? {
         return Ok(());
     }
-    output::write_page(&args.output, &html(&runs, &output::made_by())?)?;
+    page.put(&html(&runs, &output::made_by())?)?;
     output::print(&format!("wrote {}\n", args.output.display()))
 }
 

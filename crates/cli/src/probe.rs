@@ -1,6 +1,5 @@
 //! `plimsoll probe`: what a bystander sees of a UDP server.
 
-use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use plimsoll_report::{Machine, SCHEMA};
 use plimsoll_testbed::interrupt;
 use plimsoll_testbed::probe::{self, Config, Percentiles, Report};
 
-use crate::output;
+use crate::output::{self, Target};
 
 /// Probe a UDP echo server: answers, losses and latency.
 ///
@@ -59,16 +58,9 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         payload_bytes: args.payload,
         realtime: args.realtime,
     };
+    let json = Target::open_given(args.json.as_ref())?;
     let report = probe::run(&config)?;
-    match &args.json {
-        None => output::print(&table(&report))?,
-        Some(target) => {
-            let mut writer = output::json_writer(target)?;
-            serde_json::to_writer_pretty(&mut writer, &document(&config, &report))?;
-            writeln!(writer)?;
-        }
-    }
-    Ok(())
+    output::deliver_one(json, || document(&config, &report), || table(&report))
 }
 
 fn document(config: &Config, report: &Report) -> serde_json::Value {

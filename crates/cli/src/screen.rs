@@ -16,7 +16,7 @@ use plimsoll_report::{Machine, SCHEMA};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::Context;
-use crate::output;
+use crate::output::{self, Target};
 use crate::polling::DriverArgs;
 
 /// Let frames pass between two interfaces only if rules say so, decided in user space.
@@ -95,6 +95,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let rules = Rules::read(&args.rules)?;
+    let json = Target::open_given(args.json.as_ref())?;
     let [stop, hangup] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     for (signal, flag) in [(SIGINT, &stop), (SIGTERM, &stop), (SIGHUP, &hangup)] {
         signal_hook::flag::register(signal, Arc::clone(flag)).context("cannot catch signals")?;
@@ -115,7 +116,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     };
     let ended = screen(args, &config, rules, [&stop, &hangup])?;
     let counts = ended.as_ref().map_or_else(Error::counts, Some);
-    let reported = counts.map_or(Ok(()), |counts| report(args, counts));
+    let reported = counts.map_or(Ok(()), |counts| report(json, counts));
     // Why it ended comes before that nobody could be told what it came to.
     ended?;
     reported
@@ -167,15 +168,12 @@ fn read_anew(args: &Args, firewall: &Firewall) {
     }
 }
 
-fn report(args: &Args, counts: &Counts) -> crate::Result<()> {
+fn report(json: Option<Target>, counts: &Counts) -> crate::Result<()> {
     output::say(table(counts));
-    let Some(target) = &args.json else {
-        return Ok(());
-    };
     let document = serde_json::json!({
         "schema": SCHEMA, "machine": Machine::read(None), "results": counts, "goals": [],
     });
-    output::write_json(target, &document)
+    json.map_or(Ok(()), |json| json.put_json(&document))
 }
 
 fn table(counts: &Counts) -> String {

@@ -1,14 +1,13 @@
 //! `plimsoll serve`: a UDP sink and echo, calls, HTTP and DNS, on any of the devices.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_metrics::MetricsServer;
 use plimsoll_testbed::server::{self, Config, Status, Watch};
 
 use crate::metrics::MetricsArgs;
-use crate::output;
+use crate::output::{self, Target};
 
 /// Serve UDP, HTTP or DNS, on the kernel's sockets or Plimsoll's own stack.
 ///
@@ -31,6 +30,7 @@ pub(crate) struct Args {
 type Running = Arc<Mutex<Option<Watch>>>;
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
+    let json = Target::open_given(args.json.as_ref())?;
     // Dropped when the stack is gone, which then has put its settings back.
     let _keeper = server::keeper(&args.config)?;
     let running = Running::default();
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     };
     // The stack ends with the last who knows it.
     set(None);
-    let reported = status.map_or(Ok(()), |status| report(args, &status));
+    let reported = status.map_or(Ok(()), |status| report(json, &status));
     // Why it ended comes before that nobody could be told what it came to.
     ended?;
     reported
@@ -64,15 +64,9 @@ fn status_of(running: &Running) -> Option<Status> {
     listened.map(Watch::status)
 }
 
-fn report(args: &Args, status: &Status) -> crate::Result<()> {
-    if let Some(target) = &args.json {
-        output::write_json(target, status)?;
-        if target == Path::new("-") {
-            return Ok(());
-        }
-    }
-    writeln!(io::stdout(), "{}", serde_json::to_string(&status.served)?)?;
-    Ok(())
+fn report(json: Option<Target>, status: &Status) -> crate::Result<()> {
+    let line = serde_json::to_string(&status.served)? + "\n";
+    output::deliver(json, status, || line)
 }
 
 fn serve_metrics(metrics: MetricsServer, running: Running) -> crate::Result<()> {

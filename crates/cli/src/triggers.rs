@@ -1,12 +1,12 @@
 //! `plimsoll triggers`: when this machine could fire soft timers.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use plimsoll_bench::triggers::{self, Plan, Workload};
 
-use crate::output;
+use crate::output::{self, Target};
 
 /// Measure how often this kernel passes moments at which a soft timer could fire.
 ///
@@ -82,17 +82,14 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         seconds: args.seconds,
         states: args.kilo_states * 1000,
     };
+    let json = Target::open_given(args.json.as_ref())?;
+    let page = Target::open_given(args.html.as_ref())?;
     let document = triggers::measure(&workloads, plan, output::progress);
     output::clear_progress();
     let document = document?;
-    if let Some(html) = &args.html {
-        output::write_page(html, &document.html()?)?;
+    let delivered = output::deliver(json, &document, || document.tables());
+    if let Some(page) = page {
+        page.put(&document.html()?)?;
     }
-    if let Some(target) = &args.json {
-        output::write_json(target, &document)?;
-        if target == Path::new("-") {
-            return Ok(());
-        }
-    }
-    output::print(&document.tables())
+    delivered
 }

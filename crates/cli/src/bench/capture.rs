@@ -6,8 +6,8 @@ use std::time::Duration;
 use plimsoll_bench::capture::{self, Plan};
 
 use super::passing::PacketArgs;
-use super::{deliver, millis, this_program};
-use crate::output;
+use super::{millis, this_program};
+use crate::output::{self, Target};
 
 /// Measure how much the monitor records without loss, beside tcpdump, dumpcap, netsniff-ng
 /// and xdpdump.
@@ -42,7 +42,7 @@ fn defaults() -> Plan {
 }
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
-    let json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let json = Target::open_given(args.json.as_ref())?;
     let defaults = Plan::new(this_program()?);
     let plan = Plan {
         runs: args.runs.into(),
@@ -52,5 +52,5 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
         ..defaults
     };
     let document = capture::run(&plan, output::progress)?;
-    deliver(json, args.json.as_deref(), &document, || document.table())
+    output::deliver(json, &document, || document.table())
 }

@@ -3,8 +3,8 @@
 use plimsoll_bench::forward::{self, Plan, Router};
 
 use super::passing::PassingArgs;
-use super::{deliver, given_or, named};
-use crate::output;
+use super::{given_or, named};
+use crate::output::{self, Target};
 
 /// Measure how much the router forwards, beside the kernel, a bare XDP program and testpmd.
 ///
@@ -28,14 +28,13 @@ const HELP: &str = "Routers: kernel, threaded, pass-through, bare, xdp, user, te
     Example: plimsoll bench forward --only kernel,xdp --ip 4";
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
-    let target = args.passing.json.as_deref();
-    let json = target.map(output::json_writer).transpose()?;
+    let json = Target::open_given(args.passing.json.as_ref())?;
     let plan = Plan {
         effort: args.passing.effort()?,
         routers: given_or(&args.only, Router::ALL.to_vec()),
     };
     let document = forward::run(&plan, output::progress)?;
-    deliver(json, target, &document, || document.table())
+    output::deliver(json, &document, || document.table())
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 //! `plimsoll bench guard`.
 
 use std::fmt::Debug;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use plimsoll_bench::Protection;
 use plimsoll_bench::guard::{self, CPU_LIMITS, Part, Plan, RPC_WORKS_US};
 
-use super::{given_or, millis, named, this_program, write_json};
-use crate::output;
+use super::{given_or, millis, named, this_program};
+use crate::output::{self, Target};
 
 /// Measure the guard beside the stock kernel, a tuned nftables limit and threaded polling.
 ///
@@ -91,17 +91,14 @@ fn defaults() -> Plan {
 }
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
-    let mut json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let json = Target::open_given(args.json.as_ref())?;
+    let html = Target::open_given(args.html.as_ref())?;
     let document = guard::run(&plan(args)?, output::progress)?;
-    output::clear_progress();
-    write_json(json.as_mut(), &document)?;
-    if let Some(target) = &args.html {
-        output::write_page(target, &document.page()?)?;
+    let delivered = output::deliver(json, &document, || document.table());
+    if let Some(html) = html {
+        html.put(&document.page()?)?;
     }
-    if args.json.as_deref() != Some(Path::new("-")) {
-        output::print(&document.table())?;
-    }
-    Ok(())
+    delivered
 }
 
 fn plan(args: &Args) -> crate::Result<Plan> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use plimsoll_bench::no_harm::{self, NotShown, OPTIONAL, Plan, is_of_choice, is_without_overload};
 use plimsoll_report::Goal;
 
-use super::{deliver, millis, this_program};
+use super::{millis, this_program};
 use crate::failure::Missed;
-use crate::output;
+use crate::output::{self, Target};
 
 /// Measure whether a host is worse off with the guard, in set-ups that operators have.
 ///
@@ -53,7 +53,7 @@ fn defaults() -> Plan {
 }
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
-    let json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let json = Target::open_given(args.json.as_ref())?;
     let plan = Plan {
         runs: args.runs.into(),
         only: args.only.clone(),
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
         ..Plan::new(this_program()?)
     };
     let document = no_harm::run(&plan, output::progress)?;
-    deliver(json, args.json.as_deref(), &document, || document.table())?;
+    output::deliver(json, &document, || document.table())?;
     match args.strict {
         true => Ok(judge(&document.goals, &document.not_shown)?),
         false => Ok(()),

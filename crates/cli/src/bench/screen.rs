@@ -3,8 +3,8 @@
 use plimsoll_bench::screen::{self, Plan, Screen};
 
 use super::passing::PassingArgs;
-use super::{deliver, given_or, named};
-use crate::output;
+use super::{given_or, named};
+use crate::output::{self, Target};
 
 /// Measure how much passes four rules of the screen, beside NFQUEUE and nftables.
 ///
@@ -26,14 +26,13 @@ const HELP: &str = "Screens: screen, screen-remember, screen-protect, nfqueue, n
     iptables, which leads packets to NFQUEUE (scripts/setup installs them).";
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
-    let target = args.passing.json.as_deref();
-    let json = target.map(output::json_writer).transpose()?;
+    let json = Target::open_given(args.passing.json.as_ref())?;
     let plan = Plan {
         effort: args.passing.effort()?,
         screens: given_or(&args.only, Screen::ALL.to_vec()),
     };
     let document = screen::run(&plan, output::progress)?;
-    deliver(json, target, &document, || document.table())
+    output::deliver(json, &document, || document.table())
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use plimsoll_bench::stack::{self, Effort, Part, Plan, Side};
 use plimsoll_testbed::server::Threaded;
 
-use super::{deliver, given_or, millis, named, this_program};
-use crate::output;
+use super::{given_or, millis, named, this_program};
+use crate::output::{self, Target};
 
 /// Measure what the user-space stack receives, beside the kernel's sockets and testpmd.
 ///
@@ -59,7 +59,7 @@ fn defaults() -> Effort {
 }
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
-    let json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let json = Target::open_given(args.json.as_ref())?;
     let plan = Plan {
         effort: Effort {
             runs: args.runs.into(),
@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
         sides: given_or(&args.sides, Side::ALL.to_vec()),
     };
     let document = stack::run(&plan, output::progress)?;
-    deliver(json, args.json.as_deref(), &document, || document.table())
+    output::deliver(json, &document, || document.table())
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use plimsoll_bench::timers::{self, Part, Plan};
 
-use super::{deliver, given_or, named, this_program};
-use crate::output;
+use super::{given_or, named, this_program};
+use crate::output::{self, Target};
 
 /// Measure what events of a few microseconds cost a saturated HTTP server.
 ///
@@ -40,7 +40,7 @@ fn defaults() -> Plan {
 }
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
-    let json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let json = Target::open_given(args.json.as_ref())?;
     let plan = Plan {
         parts: given_or(&args.only, Part::ALL.to_vec()),
         runs: args.runs.into(),
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
         ..Plan::new(this_program()?)
     };
     let document = timers::run(&plan, output::progress)?;
-    deliver(json, args.json.as_deref(), &document, || document.table())
+    output::deliver(json, &document, || document.table())
 }
 
 #[cfg(test)]

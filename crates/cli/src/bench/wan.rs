@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use plimsoll_bench::wan::{self, Plan, Way};
 
-use super::{deliver, given_or, millis, named, this_program};
-use crate::output;
+use super::{given_or, millis, named, this_program};
+use crate::output::{self, Target};
 
 /// Measure TCP transfers over a wide-area path: with slow start and paced, the kernel's and ours.
 ///
@@ -55,7 +55,7 @@ fn defaults() -> Plan {
 }
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
-    let json = args.json.as_deref().map(output::json_writer).transpose()?;
+    let json = Target::open_given(args.json.as_ref())?;
     let plan = Plan {
         rounds: args.runs.into(),
         rates_mbit: args.rates.clone(),
@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args) -> crate::Result<()> {
         ..Plan::new(this_program()?)
     };
     let document = wan::run(&plan, output::progress)?;
-    deliver(json, args.json.as_deref(), &document, || document.table())
+    output::deliver(json, &document, || document.table())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use plimsoll_guard::check::{Check, Verdict, check};
 use serde::Serialize;
 
 use crate::failure::Lacks;
-use crate::output;
+use crate::output::{self, Target};
 
 /// Say what this host and driver can do for the guard, and what it would do
 ///
@@ -31,17 +31,14 @@ struct Document<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
+    let json = Target::open_given(args.json.as_ref())?;
     let check = check(&args.interface)?;
-    if let Some(target) = &args.json {
-        let document = Document {
-            schema: 1,
-            can_run: check.can_run(),
-            check: &check,
-        };
-        output::write_json(target, &document)?;
-    } else {
-        output::print(&table(&check))?;
-    }
+    let document = || Document {
+        schema: 1,
+        can_run: check.can_run(),
+        check: &check,
+    };
+    output::deliver_one(json, document, || table(&check))?;
     if check.can_run() {
         Ok(())
     } else {

@@ -10,7 +10,7 @@ use plimsoll_guard::status::{
 
 use super::{ledger, words};
 use crate::failure::Absent;
-use crate::output;
+use crate::output::{self, Target};
 
 /// Show what the running guard does, to whom, and who floods
 #[derive(clap::Args, Debug)]
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         let absent = "no guard runs in this network namespace: `plimsoll guard IFACE` starts one";
         return Err(Absent(absent).into());
     }
-    let mut writer = args.json.as_deref().map(output::json_writer).transpose()?;
+    let mut writer = Target::open_given(args.json.as_ref())?;
     for interface in interfaces {
         let status = Client::new(&interface).status(&request)?;
         match &mut writer {

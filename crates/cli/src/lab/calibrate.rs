@@ -1,7 +1,5 @@
 //! `plimsoll lab calibrate`: this machine's costs as a machine profile.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,7 +7,7 @@ use plimsoll_bench::{CalibrationPlan, calibrate};
 use plimsoll_lab::calibrate::Calibration;
 
 use crate::failure::{Context, Usage};
-use crate::output;
+use crate::output::{self, Target};
 
 /// Measure what this machine's host costs, and write it as a machine profile (root).
 ///
@@ -54,18 +52,12 @@ pub(super) fn into_file(out: &Path, quick: bool) -> crate::Result<()> {
 }
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
+    let json = Target::open_given(args.json.as_ref())?;
     let calibration = written(args)?;
-    if let Some(json) = &args.json {
-        output::write_json(json, &calibration)?;
-    }
-    if args.json.as_deref() == Some(Path::new("-")) {
-        return Ok(());
-    }
-    let out = args.out.display();
-    output::print(&format!(
-        "{}wrote {out}; `--profile {out}` of lab run, report and sweep uses it\n",
-        calibration.table()
-    ))
+    output::deliver(json, &calibration, || {
+        let (table, out) = (calibration.table(), args.out.display());
+        format!("{table}wrote {out}; `--profile {out}` of lab run, report and sweep uses it\n")
+    })
 }
 
 /// Measures, and writes the profile.
@@ -76,16 +68,9 @@ fn written(args: &Args) -> crate::Result<Calibration> {
     ))?;
     // Before minutes of measuring.
     let target = Target::open(&args.out)?;
-    match measure(args) {
-        Ok(calibration) => {
-            target.write(&calibration.profile(name)?)?;
-            Ok(calibration)
-        }
-        Err(error) => {
-            target.give_up();
-            Err(error)
-        }
-    }
+    let calibration = measure(args)?;
+    target.put(&calibration.profile(name)?)?;
+    Ok(calibration)
 }
 
 fn measure(args: &Args) -> crate::Result<Calibration> {
@@ -98,36 +83,4 @@ fn measure(args: &Args) -> crate::Result<Calibration> {
     let measured = calibrate(&plan, &progress);
     output::clear_progress();
     Ok(measured?)
-}
-
-/// The file to write, which can be written.
-struct Target<'a> {
-    path: &'a Path,
-    file: File,
-    is_new: bool,
-}
-
-impl<'a> Target<'a> {
-    fn open(path: &'a Path) -> crate::Result<Self> {
-        let is_new = !path.exists();
-        let mut options = OpenOptions::new();
-        let opened = options.write(true).create(true).truncate(false).open(path);
-        let file = opened.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path, file, is_new })
-    }
-
-    /// Leaves what was there.
-    fn give_up(self) {
-        if self.is_new {
-            let _ = fs::remove_file(self.path);
-        }
-    }
-
-    fn write(mut self, text: &str) -> crate::Result<()> {
-        let mut write = || -> io::Result<()> {
-            self.file.set_len(0)?;
-            self.file.write_all(text.as_bytes())
-        };
-        write().with_context(|| format!("cannot write {}", self.path.display()))
-    }
 }

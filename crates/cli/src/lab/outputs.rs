@@ -1,11 +1,10 @@
 //! Where results go besides the table.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use plimsoll_lab::{Document, Run, csv, html};
 
-use crate::output;
+use crate::output::{self, Target};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Outputs {
@@ -25,22 +24,34 @@ impl Outputs {
         self.json.is_none() && self.csv.is_none() && self.html.is_none()
     }
 
-    /// Writes what was asked for; true if standard output is taken.
-    pub(super) fn write(&self, runs: &[Run]) -> crate::Result<bool> {
-        if let Some(target) = &self.json {
-            let mut writer = output::json_writer(target)?;
-            serde_json::to_writer_pretty(&mut *writer, &Document::new(runs))?;
-            writeln!(writer)?;
+    /// Before the work.
+    pub(super) fn open(&self) -> crate::Result<Opened> {
+        Ok(Opened {
+            json: Target::open_given(self.json.as_ref())?,
+            csv: Target::open_given(self.csv.as_ref())?,
+            html: Target::open_given(self.html.as_ref())?,
+        })
+    }
+}
+
+/// The same, to be written.
+pub(super) struct Opened {
+    json: Option<Target>,
+    csv: Option<Target>,
+    html: Option<Target>,
+}
+
+impl Opened {
+    /// Writes what was asked for, and shows the text unless standard output is taken. What cannot
+    /// be written does not cost the rest.
+    pub(super) fn deliver(self, runs: &[Run], text: impl FnOnce() -> String) -> crate::Result<()> {
+        let is_taken = self.csv.as_ref().is_some_and(Target::is_standard);
+        let text = || if is_taken { String::new() } else { text() };
+        let delivered = output::deliver(self.json, &Document::new(runs), text);
+        let csv_put = self.csv.map_or(Ok(()), |target| target.put(&csv(runs)));
+        if let Some(target) = self.html {
+            target.put(&html(runs, &output::made_by())?)?;
         }
-        if let Some(target) = &self.csv {
-            output::json_writer(target)?.write_all(csv(runs).as_bytes())?;
-        }
-        if let Some(target) = &self.html {
-            output::write_page(target, &html(runs, &output::made_by())?)?;
-        }
-        let taken = [&self.json, &self.csv];
-        Ok(taken
-            .iter()
-            .any(|target| target.as_deref() == Some(Path::new("-"))))
+        delivered.and(csv_put)
     }
 }

@@ -15,6 +15,7 @@ mod blast;
 mod capture;
 mod capture_ends;
 mod capture_rings;
+mod command_lines;
 mod commit;
 mod first_contact;
 mod forward;

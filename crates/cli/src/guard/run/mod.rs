@@ -14,7 +14,7 @@ use plimsoll_kernel::privileges::start_thread;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::output;
+use crate::output::{self, Target};
 pub(crate) use args::Args;
 use report::{Form, Reporter};
 
@@ -27,7 +27,7 @@ pub(crate) fn run(
     let settings = args.settings();
     settings.validate()?;
     let form = match &args.json {
-        Some(target) => Form::Json(output::json_writer(target)?),
+        Some(target) => Form::Json(Target::open(target)?),
         None if args.quiet => Form::Nothing,
         None => Form::Table,
     };

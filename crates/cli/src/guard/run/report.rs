@@ -17,7 +17,7 @@ use plimsoll_kernel::privileges::start_thread;
 use serde::Serialize;
 
 use crate::guard::doing;
-use crate::output;
+use crate::output::{self, Target};
 
 /// Channels shown on a terminal: those with most discards first.
 const CHANNELS_SHOWN: usize = 20;
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The form of reports.
 pub(super) enum Form {
     Nothing,
-    Json(Box<dyn Write + Send>),
+    Json(Target),
     Table,
 }
 

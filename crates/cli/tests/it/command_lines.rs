@@ -1,0 +1,68 @@
+//! Command lines that cannot be done as they stand: refused before anything is touched, with the
+//! reason. Needs root.
+
+use std::fs;
+use std::process::Command;
+
+use crate::common::PROGRAM;
+
+/// Exit code and standard error.
+fn said(words: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(PROGRAM).args(words).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), text)
+}
+
+/// It had been told at the end, and what was counted was lost.
+#[test]
+fn a_file_that_cannot_be_written_is_told_at_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    fs::write(&rules, "default = 'accept'").unwrap();
+    let screen = format!("screen no0 no1 --rules {}", rules.display());
+    for command in [
+        "blast --count 1",
+        "bench forward",
+        "bench guard",
+        "bench wan",
+        "capture lo -w /dev/null",
+        "demo --only udp",
+        "forward no0 no1",
+        "guard lo",
+        "guard check lo",
+        "lab run mr-fig2",
+        "lab sweep mr-fig2 --parameter path.quota --values 1",
+        "probe 127.0.0.1:9",
+        &screen,
+        "serve echo --port 7",
+        "triggers",
+    ] {
+        let words = command.split(' ').chain(["--json", "/no/such/file"]);
+        let (code, said) = said(&words.collect::<Vec<_>>());
+        assert_eq!(code, Some(1), "{command}: {said}");
+        assert!(
+            said.contains("plimsoll: cannot write /no/such/file (name a "),
+            "{command}: {said}"
+        );
+    }
+}
+
+/// What is in the file stays if nothing new comes.
+#[test]
+fn a_file_of_results_outlives_a_start_that_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("results.json");
+    let name = file.to_str().unwrap();
+    for is_there in [true, false] {
+        if is_there {
+            fs::write(&file, "old").unwrap();
+        }
+        let (code, said) = said(&["forward", "no0", "no1", "--json", name]);
+        assert_ne!(code, Some(0), "{said}");
+        match is_there {
+            true => assert_eq!(fs::read_to_string(&file).unwrap(), "old"),
+            false => assert!(!file.exists()),
+        }
+        let _ = fs::remove_file(&file);
+    }
+}
