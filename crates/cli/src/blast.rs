@@ -146,7 +146,7 @@ struct ScheduleArgs {
     #[arg(long, value_name = "PPS", conflicts_with = "unlimited")]
     ramp_to: Option<u64>,
     /// As fast as this CPU can
-    #[arg(long)]
+    #[arg(long, conflicts_with = "rate")]
     unlimited: bool,
     /// At the times in FILE (`-`: standard input), once: seconds, a line for each packet, as
     /// `plimsoll capture --replay` writes them. Those after --duration are left out

@@ -115,6 +115,10 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     if to_stdout(write) && args.json.as_deref().is_some_and(to_stdout) {
         return Err(Usage("both the packets and --json on standard output").into());
     }
+    if args.mode == ModeArg::Take && args.no_outgoing {
+        let problem = "--no-outgoing is of mode copy: mode take gets nothing that this host sends";
+        return Err(Usage(problem).into());
+    }
     let json = Target::open_given(args.json.as_ref())?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_at_signals(&stop).context("cannot catch signals")?;

@@ -69,7 +69,7 @@ fn plan() -> Plan {
 
 pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let json = Target::open_given(args.json.as_ref())?;
-    let page = Target::open_given(args.html.as_ref())?;
+    let page = args.html.as_deref().map(Target::open_page).transpose()?;
     if args.modelled {
         return modelled(args, (json, page), "as asked for");
     }

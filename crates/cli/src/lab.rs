@@ -286,7 +286,7 @@ fn show_trace(args: &TraceArgs) -> crate::Result<()> {
 
 fn report(args: &ReportArgs) -> crate::Result<()> {
     let experiments = args.how.source.catalogue()?.select(&args.ids)?;
-    let page = Target::open(&args.output)?;
+    let page = Target::open_page(&args.output)?;
     let runs = args.how.run(&experiments, SEEDS, false)?;
     if args.how.was_part()? {
         return Ok(());

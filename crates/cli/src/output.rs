@@ -34,10 +34,18 @@ enum To {
 impl Target {
     /// Opens an argument `FILE|-`.
     pub(crate) fn open(path: &Path) -> crate::Result<Self> {
-        let to = match path.as_os_str().as_encoded_bytes() {
-            b"-" => To::Standard,
-            _ => open_file(path).map_err(|error| cannot_write(path, error))?,
-        };
+        match path.as_os_str().as_encoded_bytes() {
+            b"-" => Ok(Self {
+                path: path.to_owned(),
+                to: To::Standard,
+            }),
+            _ => Self::open_page(path),
+        }
+    }
+
+    /// Opens an argument `FILE`.
+    pub(crate) fn open_page(path: &Path) -> crate::Result<Self> {
+        let to = open_file(path).map_err(|error| cannot_write(path, error))?;
         let path = path.to_owned();
         Ok(Self { path, to })
     }

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         states: args.kilo_states * 1000,
     };
     let json = Target::open_given(args.json.as_ref())?;
-    let page = Target::open_given(args.html.as_ref())?;
+    let page = args.html.as_deref().map(Target::open_page).transpose()?;
     let document = triggers::measure(&workloads, plan, output::progress);
     output::clear_progress();
     let document = document?;

@@ -126,7 +126,7 @@ pub(crate) fn serve_configured(
         action: "write a page",
         source,
     })?;
-    config.root = site.file("");
+    config.root = Some(site.file(""));
     let mut address = test.ipv4();
     if config.on != On::Kernel {
         // The link has no address resolution.

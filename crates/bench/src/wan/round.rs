@@ -49,7 +49,7 @@ pub(crate) fn measure(
     let path = WideArea::create(TestbedConfig::default(), config)?;
     way.prepare(path.far())?;
     let (mut config, at) = way.server(path.far(), rate_mbit);
-    config.root = place.path().to_owned();
+    config.root = Some(place.path().to_owned());
     let server = Server::start(path.far(), &plan.program, &config)?;
     let connect = |_| Ok(Fetcher::connect(path.near(), at, LIMIT)?);
     let connections: Result<Vec<Fetcher>, Error> = (0..CONNECTIONS).map(connect).collect();

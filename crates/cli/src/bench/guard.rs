@@ -92,7 +92,7 @@ fn defaults() -> Plan {
 
 pub(super) fn run(args: &Args) -> crate::Result<()> {
     let json = Target::open_given(args.json.as_ref())?;
-    let html = Target::open_given(args.html.as_ref())?;
+    let html = args.html.as_deref().map(Target::open_page).transpose()?;
     let document = guard::run(&plan(args)?, output::progress)?;
     let delivered = output::deliver(json, &document, || document.table());
     if let Some(html) = html {

@@ -67,7 +67,7 @@ fn written(args: &Args) -> crate::Result<Calibration> {
         "--out or --calibrate: name a file, for example today.toml",
     ))?;
     // Before minutes of measuring.
-    let target = Target::open(&args.out)?;
+    let target = Target::open_page(&args.out)?;
     let calibration = measure(args)?;
     target.put(&calibration.profile(name)?)?;
     Ok(calibration)

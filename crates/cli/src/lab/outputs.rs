@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use plimsoll_lab::{Document, Run, csv, html};
 
+use crate::failure::Usage;
 use crate::output::{self, Target};
 
 #[derive(clap::Args, Debug)]
@@ -26,10 +27,16 @@ impl Outputs {
 
     /// Before the work.
     pub(super) fn open(&self) -> crate::Result<Opened> {
+        let json = Target::open_given(self.json.as_ref())?;
+        let csv = Target::open_given(self.csv.as_ref())?;
+        let both = [&json, &csv].map(|target| target.as_ref().is_some_and(Target::is_standard));
+        if both == [true; 2] {
+            return Err(Usage("both --json and --csv on standard output").into());
+        }
         Ok(Opened {
-            json: Target::open_given(self.json.as_ref())?,
-            csv: Target::open_given(self.csv.as_ref())?,
-            html: Target::open_given(self.html.as_ref())?,
+            json,
+            csv,
+            html: self.html.as_deref().map(Target::open_page).transpose()?,
         })
     }
 }

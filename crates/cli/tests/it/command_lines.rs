@@ -47,6 +47,23 @@ fn a_file_that_cannot_be_written_is_told_at_the_start() {
     }
 }
 
+#[test]
+fn what_contradicts_itself_is_refused() {
+    for command in [
+        "blast --rate 5 --unlimited",
+        "capture lo -w /dev/null --mode take --no-outgoing",
+        "guard lo --strategy off --threaded 0",
+        "lab run mr-fig2 --json - --csv -",
+        "serve dns --port 7 --zone /dev/null --root /",
+        "serve echo --port 7 --root /",
+        "serve http --port 7 --zone /dev/null",
+        "serve sink --port 7 --gateway 10.0.0.1",
+    ] {
+        let (code, said) = said(&command.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, Some(2), "{command}: {said}");
+    }
+}
+
 /// What is in the file stays if nothing new comes.
 #[test]
 fn a_file_of_results_outlives_a_start_that_fails() {

@@ -88,9 +88,9 @@ pub struct Config {
     /// Datagrams to receive, and to send, at a time (1 to 1024)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub batch: u16,
-    /// Directory of the files that `http` serves
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub root: PathBuf,
+    /// Directory of the files that `http` serves. Default: the current one
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
     /// Send on each TCP connection at this rate, in Mbit/s, by the clock: without slow
     /// start on Plimsoll's own stack, as an upper bound on the kernel's
     /// (`SO_MAX_PACING_RATE`). `last`: at half of what the connection's last busy period
@@ -149,7 +149,7 @@ impl Config {
             path: ReceivePath::SoftLrp,
             work_ahead: false,
             batch: 1,
-            root: ".".into(),
+            root: None,
             pace: None,
             tcp_buffer_bytes: TcpConfig::default().buffer_bytes,
             connections: 512,
@@ -178,6 +178,7 @@ impl Config {
     }
 
     pub(super) fn validate(&self) -> Result<(), Error> {
+        self.check_given()?;
         let refuse = |field, given: &On, allowed| {
             Err(Error::Config {
                 field,
@@ -233,6 +234,35 @@ impl Config {
         }
     }
 
+    /// What was given is of what is served, and of whose sockets.
+    fn check_given(&self) -> Result<(), Error> {
+        let refuse = |field, given: String, allowed| {
+            Err(Error::Config {
+                field,
+                given,
+                allowed,
+            })
+        };
+        match (&self.root, &self.zone, self.gateway.first()) {
+            (Some(root), ..) if self.kind != Kind::Http => refuse(
+                "root",
+                root.display().to_string(),
+                "left out: http alone serves files",
+            ),
+            (_, Some(zone), _) if self.kind != Kind::Dns => refuse(
+                "zone",
+                zone.display().to_string(),
+                "left out: dns alone answers from one",
+            ),
+            (.., Some(router)) if self.on == On::Kernel => refuse(
+                "gateway",
+                router.to_string(),
+                "left out with --on kernel: its sockets use the kernel's routes",
+            ),
+            _ => Ok(()),
+        }
+    }
+
     /// The arguments that make `plimsoll serve` run this configuration.
     pub(super) fn to_args(&self) -> Vec<String> {
         let kind = self.kind.to_possible_value();
@@ -253,7 +283,8 @@ impl Config {
         args.push(format!("--path={}", self.path));
         args.extend(self.work_ahead.then(|| "--work-ahead".to_owned()));
         args.push(format!("--batch={}", self.batch));
-        args.push(format!("--root={}", self.root.display()));
+        let root = self.root.as_ref();
+        args.extend(root.map(|directory| format!("--root={}", directory.display())));
         args.extend(self.pace.map(|pace| format!("--pace={pace}")));
         args.push(format!("--tcp-buffer-bytes={}", self.tcp_buffer_bytes));
         args.push(format!("--connections={}", self.connections));
@@ -285,6 +316,7 @@ fn parse_micros(text: &str) -> Result<Duration, String> {
 mod tests {
     use clap::Parser;
     use plimsoll_core::pacing::Rate;
+    use plimsoll_kernel::error::USED_WRONGLY;
 
     use super::*;
 
@@ -311,7 +343,7 @@ mod tests {
             path: ReceivePath::NiLrp,
             work_ahead: true,
             batch: 64,
-            root: "/srv".into(),
+            root: Some("/srv".into()),
             pace: Some(Pace::At(Rate::clamped(12_500_000))),
             tcp_buffer_bytes: 1 << 20,
             connections: 10_000,
@@ -372,6 +404,38 @@ mod tests {
             };
             let error = config.validate().unwrap_err().to_string();
             assert!(error.contains("--pace last or acks"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_of_no_use_is_refused() {
+        let config = |kind| Config::new(kind, 80);
+        for (config, field) in [
+            (
+                Config {
+                    root: Some("/srv".into()),
+                    ..config(Kind::Echo)
+                },
+                "root = /srv",
+            ),
+            (
+                Config {
+                    zone: Some("zone".into()),
+                    ..config(Kind::Http)
+                },
+                "zone = zone",
+            ),
+            (
+                Config {
+                    gateway: vec!["10.0.0.1".parse().unwrap()],
+                    ..config(Kind::Sink)
+                },
+                "gateway = 10.0.0.1",
+            ),
+        ] {
+            let error = config.validate().unwrap_err();
+            assert!(error.to_string().starts_with(field), "{error}");
+            assert_eq!(error.exit_code(), USED_WRONGLY);
         }
     }
 

@@ -43,7 +43,7 @@ pub(super) fn serve(
     work: Work,
     counters: &SharedCounters,
 ) -> Result<(), Error> {
-    let root = &config.root;
+    let root = config.root.as_deref().unwrap_or(Path::new("."));
     let site = Site::open(root, work, counters);
     let site = site.map_err(Error::io(format!("serve {}", root.display())))?;
     let at = everywhere(network, config);

@@ -175,7 +175,7 @@ pub(crate) struct Args {
     ///
     /// Cost: two context switches per poll also at light load; nothing adapts. Threads take
     /// Linux 6.8. Takes a new start.
-    #[arg(long, value_name = "NICE|rt", allow_negative_numbers = true, value_parser = parse_priority)]
+    #[arg(long, value_name = "NICE|rt", conflicts_with = "strategy", allow_negative_numbers = true, value_parser = parse_priority)]
     pub(super) threaded: Option<Priority>,
     /// The only CPU that polling threads may run on; with `threaded`, or `strategy` thread
     ///
