@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::bench::{given_or, named};
 use crate::failure::Context;
 use plimsoll_bench::demo::{self, Bar, Plan, Scene, chart};
+use plimsoll_kernel::error::with_causes;
 use plimsoll_lab::{Catalogue, Document, Options, Run, html, table, values};
 
 use crate::lab;
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         Err(error) if error.is_missing() => {
             let given = args.for_real_packets();
             if given.is_empty() {
-                return modelled(args, (json, page), &error.to_string());
+                return modelled(args, (json, page), &with_causes(&error));
             }
             let given = given.join(" and ");
             return Err(crate::failure::Failure::from(error).context(format!(

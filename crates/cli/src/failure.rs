@@ -8,6 +8,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
+use plimsoll_kernel::error::with_causes;
 pub(crate) use plimsoll_kernel::error::{FAILED, LACKS, USED_WRONGLY};
 
 /// How a command ends.
@@ -97,13 +98,7 @@ impl fmt::Display for Failure {
         for text in self.context.iter().rev() {
             write!(f, "{text}: ")?;
         }
-        write!(f, "{}", self.error)?;
-        let mut cause = self.error.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
+        f.write_str(&with_causes(self.error.as_ref()))
     }
 }
 
@@ -227,6 +222,57 @@ mod tests {
         assert!(Failure::from(session).reader_is_gone());
         assert!(Failure::from(serde_json::Error::io(gone())).reader_is_gone());
         assert!(!Failure::from(Usage("no")).reader_is_gone());
+    }
+
+    /// What an error says ended with its cause, and the cause came again behind it.
+    #[test]
+    fn no_cause_is_said_twice() {
+        use plimsoll_programs::{capture, screen};
+        let source = || io::Error::from_raw_os_error(2);
+        let testbed = plimsoll_testbed::Error::Io {
+            action: "serve".to_owned(),
+            source: source(),
+        };
+        let path = std::path::PathBuf::from("file");
+        let failures: [Failure; 8] = [
+            testbed.into(),
+            plimsoll_kernel::error::os::<io::Error>("wait")(source()).into(),
+            capture::Error::Create {
+                path: path.clone(),
+                source: source(),
+            }
+            .into(),
+            capture::Error::Write {
+                what: "file".to_owned(),
+                source: source(),
+                packets: 1,
+            }
+            .into(),
+            capture::Error::Io {
+                action: "wait",
+                source: source(),
+            }
+            .into(),
+            screen::Error::Read {
+                path,
+                source: source(),
+            }
+            .into(),
+            screen::Error::Ended {
+                source: source(),
+                counts: Box::default(),
+            }
+            .into(),
+            screen::Error::Io {
+                action: "wait",
+                source: source(),
+            }
+            .into(),
+        ];
+        for failure in failures {
+            let said = failure.to_string();
+            assert_eq!(said.matches("os error 2").count(), 1, "{said}");
+        }
     }
 
     /// It had ended `serve` with success when its interface was deleted.

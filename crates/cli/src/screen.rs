@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use plimsoll_core::config::Fraction;
 use plimsoll_core::cpu_limit::CpuLimitConfig;
+use plimsoll_kernel::error::with_causes;
 use plimsoll_programs::screen::{
     Counts, Error, Firewall, PortCounts, Remember, Rules, ScreenConfig, Verdict,
 };
@@ -163,7 +164,8 @@ fn read_anew(args: &Args, firewall: &Firewall) {
             output::say("rules read anew");
         }
         Err(error) => output::say(format_args!(
-            "plimsoll: the rules stay as they are: {error}"
+            "plimsoll: the rules stay as they are: {}",
+            with_causes(&error)
         )),
     }
 }

@@ -1,7 +1,5 @@
 //! Why the program cannot be loaded, attached or read.
 
-use std::error::Error as StdError;
-
 use plimsoll_core::config::ConfigError;
 use plimsoll_kernel::error::{LACKS, USED_WRONGLY};
 
@@ -37,15 +35,4 @@ impl Error {
     pub const fn is_missing(&self) -> bool {
         self.exit_code() == LACKS
     }
-}
-
-/// An error and what caused it, on one line.
-pub(crate) fn with_causes(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }

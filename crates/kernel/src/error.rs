@@ -70,6 +70,18 @@ pub fn bpf(action: &'static str) -> impl Fn(libbpf_rs::Error) -> CallError {
     move |source| CallError::Bpf { action, source }
 }
 
+/// An error and what caused it, on one line. What an error says does not have its cause in it.
+#[must_use]
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}
+
 /// What to do where the kernel answers a system call so, in brackets; nothing where no remedy is
 /// known. `action` ends the sentence "cannot …".
 #[must_use]

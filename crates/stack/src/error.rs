@@ -89,7 +89,7 @@ pub enum Error {
     #[error(transparent)]
     Kernel(#[from] plimsoll_kernel::Error),
     /// A system call failed.
-    #[error("cannot {action}: {source}{}", remedy(.action, .source))]
+    #[error("cannot {action}{}", remedy(.action, .source))]
     Io {
         /// What was tried.
         action: String,

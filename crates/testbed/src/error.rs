@@ -99,7 +99,7 @@ pub enum Error {
     #[error(transparent)]
     Stack(#[from] plimsoll_stack::Error),
     /// A system call failed.
-    #[error("cannot {action}: {source}{}", remedy(.action, .source))]
+    #[error("cannot {action}{}", remedy(.action, .source))]
     Io {
         /// What was tried, as the end of the sentence "cannot …".
         action: String,

@@ -54,7 +54,7 @@ const _: () = {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// libbpf's or the kernel's answer.
-    #[error("cannot {action}: {source}{}", bpf_remedy(.action, .source))]
+    #[error("cannot {action}{}", bpf_remedy(.action, .source))]
     Bpf {
         /// What was tried.
         action: &'static str,
@@ -62,7 +62,7 @@ pub enum Error {
         source: libbpf_rs::Error,
     },
     /// The kernel's answer to another call.
-    #[error("cannot {action}: {source}{}", remedy(.action, .source))]
+    #[error("cannot {action}{}", remedy(.action, .source))]
     Os {
         /// What was tried.
         action: &'static str,

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_report::{Goal, Machine, SCHEMA, Side, median};
 use plimsoll_testbed::blast::{Blast, Bound, Report, Schedule, Spec, Stop};
 use plimsoll_testbed::placement::Placement;
@@ -205,7 +206,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
             let family = case.family.name();
             progress(&format!("run {run}, {family}, {tool} to {sink}"));
             match case.measure(plan, place.path()) {
-                Err(error) if is_missing(case.tool, &error) => case.why = Some(error.to_string()),
+                Err(error) if is_missing(case.tool, &error) => case.why = Some(with_causes(&error)),
                 measured => measured?,
             }
         }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_report::median;
 use plimsoll_testbed::connect;
 use plimsoll_testbed::http::Nginx;
@@ -96,7 +97,7 @@ pub(super) fn measure(
             match flood(effort, *router, family, mlfrr_pps) {
                 Ok(run) => case.runs.push(run),
                 Err(error) if crate::passing::is_of_all(&error) => return Err(error),
-                Err(error) => case.why = Some(error.to_string()),
+                Err(error) => case.why = Some(with_causes(&error)),
             }
         }
     }

@@ -16,6 +16,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use nix::time::{ClockId, clock_gettime};
+use plimsoll_kernel::error::with_causes;
 use plimsoll_report::median;
 use plimsoll_testbed::routed::Sink;
 use plimsoll_testbed::{Host, interrupt};
@@ -79,7 +80,7 @@ pub(super) fn measure(
                     case.p99_us.push(p99_us);
                 }
                 Err(error) if crate::passing::is_of_all(&error) => return Err(error),
-                Err(error) => case.why = Some(error.to_string()),
+                Err(error) => case.why = Some(with_causes(&error)),
             }
         }
     }

@@ -32,6 +32,7 @@ mod watching;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_report::{Goal, Machine, SCHEMA};
 use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 
@@ -295,7 +296,7 @@ impl Bench<'_> {
             }
             Err(error) if error.is_fatal() => Err(error),
             Err(error) => {
-                let why = format!("the part failed: {error}");
+                let why = format!("the part failed: {}", with_causes(&error));
                 let goals = M::default().goals().into_iter();
                 self.goals.extend(goals.map(|goal| goal.because(&why)));
                 Ok(None)

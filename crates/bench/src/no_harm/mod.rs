@@ -20,6 +20,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_report::{Goal, Machine, SCHEMA, Side};
 use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 use serde::Serialize;
@@ -208,7 +209,7 @@ fn why_not(setup: &Setup) -> Result<Option<String>, Error> {
     match setup.prepare(&site) {
         Ok(()) => Ok(None),
         Err(error) if error.is_fatal() && !error.is_missing() => Err(error),
-        Err(error) => Ok(Some(error.to_string())),
+        Err(error) => Ok(Some(with_causes(&error))),
     }
 }
 
@@ -247,7 +248,7 @@ impl Document {
                 Err(error) => {
                     let none = goals(setup, flooded, &Cases::default()).into_iter();
                     self.goals
-                        .extend(none.map(|goal| goal.because(error.to_string())));
+                        .extend(none.map(|goal| goal.because(with_causes(&error))));
                 }
             }
         }
@@ -492,7 +493,7 @@ mod tests {
         };
         let broken = Run {
             counted: Counted::default(),
-            broke_off: Some(error.to_string()),
+            broke_off: Some(with_causes(&error)),
             flood_pps: None,
         };
         let mut cases = Cases::new(&SIDES, &[()]);

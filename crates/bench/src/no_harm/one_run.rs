@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_testbed::blast::{Priority, Report, Spec, Transport};
 use plimsoll_testbed::http::Nginx;
 use plimsoll_testbed::{Config as TestbedConfig, Testbed, interrupt, tunnel};
@@ -73,7 +74,7 @@ pub(super) fn once(
     let before = traffic::frames_come(&site.behind)?;
     let (report, counted) = during(&stage, flood.as_ref(), || {
         match cross(plan, setup, &site, flood_pps.is_some()) {
-            Err(error) if is_harm(protection, &error) => Ok(Err(error.to_string())),
+            Err(error) if is_harm(protection, &error) => Ok(Err(with_causes(&error))),
             counted => counted.map(Ok),
         }
     })?;

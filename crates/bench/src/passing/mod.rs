@@ -19,6 +19,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_testbed::Error as TestbedError;
 use plimsoll_testbed::blast::{Flow, Transport, imix_payload};
 use plimsoll_testbed::placement::Placement;
@@ -327,7 +328,7 @@ pub(crate) fn measure<W: Way>(
             match one_run(effort, *way, family) {
                 Ok(run) => case.runs.push(run),
                 Err(error) if is_of_all(&error) => return Err(error),
-                Err(error) => case.why = Some(error.to_string()),
+                Err(error) => case.why = Some(with_causes(&error)),
             }
         }
     }

@@ -37,6 +37,7 @@ mod udp;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_report::{Goal, Machine, SCHEMA};
 use plimsoll_testbed::server::Threaded;
 use serde::Serialize;
@@ -275,7 +276,7 @@ fn keep<T>(
     match run {
         Ok(run) => push(case, run),
         Err(error) if is_of_all(&error) => return Err(error),
-        Err(error) => case.why = Some(error.to_string()),
+        Err(error) => case.why = Some(with_causes(&error)),
     }
     Ok(())
 }

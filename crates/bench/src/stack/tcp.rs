@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_testbed::placement::receive_on;
 use plimsoll_testbed::server::Kind;
 use serde::Serialize;
@@ -55,7 +56,7 @@ pub(super) fn measure(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Ve
             match one_run(&plan.effort, *side) {
                 Ok(value) => case.gbit_per_s.push(value),
                 Err(error) if is_of_all(&error) => return Err(error),
-                Err(error) => case.why = Some(error.to_string()),
+                Err(error) => case.why = Some(with_causes(&error)),
             }
         }
     }

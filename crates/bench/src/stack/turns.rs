@@ -1,5 +1,6 @@
 //! Cases that take turns: one run of each, then the next of each.
 
+use plimsoll_kernel::error::with_causes;
 use serde::Serialize;
 
 use super::Plan;
@@ -49,7 +50,7 @@ pub(super) fn in_turns<W: Copy, R>(
             match one_run(way) {
                 Ok(run) => case.runs.push(run),
                 Err(error) if is_of_all(&error) => return Err(error),
-                Err(error) => case.why = Some(error.to_string()),
+                Err(error) => case.why = Some(with_causes(&error)),
             }
         }
     }

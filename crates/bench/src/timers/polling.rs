@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_report::{Goal, Side, median};
 use plimsoll_testbed::http::{FILE_BYTES, HttpLoad, HttpResult, run_wrk};
 use plimsoll_testbed::server::{Config as ServerConfig, Kind, On};
@@ -125,7 +126,7 @@ pub(super) fn measure(
             match measure_server(&plan.program, way.path) {
                 Ok(run) => case.push(&run),
                 Err(error) if is_of_all(&error) => return Err(error),
-                Err(error) => case.why = Some(error.to_string()),
+                Err(error) => case.why = Some(with_causes(&error)),
             }
         }
     }

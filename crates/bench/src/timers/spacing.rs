@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_report::{Goal, Side};
 use plimsoll_testbed::spaced::{Sender, Wire};
 use serde::Serialize;
@@ -73,7 +74,7 @@ pub(super) fn measure(
                     case.work_percent.push(100.0 * spaced.work_share);
                 }
                 Err(error) if is_of_all(&error) => return Err(error),
-                Err(error) => case.why = Some(error.to_string()),
+                Err(error) => case.why = Some(with_causes(&error)),
             }
         }
     }

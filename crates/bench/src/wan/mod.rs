@@ -24,6 +24,7 @@ mod way;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_report::{Goal, Machine, SCHEMA};
 use plimsoll_testbed::wide_area::{By, Direction, Report};
 use serde::Serialize;
@@ -196,7 +197,7 @@ fn measure(
                     }
                 }
                 Err(error) if is_of_all(&error) => return Err(error),
-                Err(error) => case.why = Some(error.to_string()),
+                Err(error) => case.why = Some(with_causes(&error)),
             }
         }
     }

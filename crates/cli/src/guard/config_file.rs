@@ -10,12 +10,14 @@
 use std::any::TypeId;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::builder::ValueRange;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Command};
+use plimsoll_kernel::error::file_remedy;
 use plimsoll_kernel::scheduling::Priority;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -35,6 +37,20 @@ pub(crate) struct ConfigFileError {
 }
 
 impl Fails for ConfigFileError {
+    fn exit_code(&self) -> u8 {
+        USED_WRONGLY
+    }
+}
+
+/// There is none, or it cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}, which --config names{}", path.display(), file_remedy(.source))]
+pub(crate) struct Unreadable {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl Fails for Unreadable {
     fn exit_code(&self) -> u8 {
         USED_WRONGLY
     }
@@ -124,10 +140,9 @@ pub(crate) fn expand(cli: &Command, arguments: Vec<OsString>) -> crate::Result<V
     let Some(path) = named_file(&arguments) else {
         return Ok(arguments);
     };
-    let text = fs::read_to_string(&path).map_err(|error| ConfigFileError {
+    let text = fs::read_to_string(&path).map_err(|source| Unreadable {
         path: path.clone(),
-        line: 0,
-        problem: format!("{error}: check the name after --config"),
+        source,
     })?;
     Ok(expand_by(cli, &arguments, &path, &text)?)
 }

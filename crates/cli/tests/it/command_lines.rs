@@ -64,6 +64,28 @@ fn what_contradicts_itself_is_refused() {
     }
 }
 
+/// The cause stood in the text, and came again behind it.
+#[test]
+fn each_cause_is_told_once() {
+    for command in [
+        "blast --count 1 --cpu 99",
+        "blast --arrivals /no/such/file",
+        "guard lo --config /no/such/file",
+        "screen no0 no1 --rules /no/such/file",
+        "serve dns --port 7 --zone /no/such/file",
+        "serve http --port 7 --root /no/such/file",
+    ] {
+        let (_, said) = said(&command.split(' ').collect::<Vec<_>>());
+        assert_eq!(said.matches("os error").count(), 1, "{command}: {said}");
+        let mut parts: Vec<&str> = said.trim_end().split(": ").collect();
+        let all = parts.len();
+        parts.sort_unstable();
+        parts.dedup();
+        assert_eq!(parts.len(), all, "{command}: {said}");
+        assert!(!said.contains(":0:"), "{command}: {said}");
+    }
+}
+
 /// What is in the file stays if nothing new comes.
 #[test]
 fn a_file_of_results_outlives_a_start_that_fails() {

@@ -36,8 +36,9 @@ pub use handover::ServiceManager;
 pub use settings::{Metrics, Settings, SettingsError, Shares};
 
 use crate::check::stacking;
-use crate::error::{Error, with_causes};
+use crate::error::Error;
 use plimsoll_kernel::error::FAILED;
+use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::host;
 use plimsoll_kernel::knobs::{Keeper, Knobs, TurnError};
 use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};

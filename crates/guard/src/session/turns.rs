@@ -1,6 +1,7 @@
 //! The loop of a session: who is due when, what is told, and which requests come in
 //! between.
 
+use plimsoll_kernel::error::with_causes;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::task::Poll;
@@ -11,7 +12,7 @@ use super::settings::Settings;
 use super::standby::decided;
 use super::work::Work;
 use super::{Console, Report, Request};
-use crate::error::{Error, with_causes};
+use crate::error::Error;
 use crate::events::Events;
 use crate::status::Snapshot;
 

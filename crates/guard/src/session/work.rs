@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use plimsoll_core::standby::Order;
 use plimsoll_kernel::Knobs;
+use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::knobs::RestoreError;
 
 use super::allow_driver;
@@ -13,7 +14,7 @@ use super::owners::SocketOwners;
 use super::settings::Settings;
 use super::standby::{Change, Standing, WATCHING};
 use super::threads::Threads;
-use crate::error::{Error, with_causes};
+use crate::error::Error;
 use crate::governor::Governor;
 use crate::guard::{Guard, Regulated};
 use crate::presence::Absence;

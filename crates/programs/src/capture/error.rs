@@ -27,7 +27,7 @@ pub enum Error {
     #[error(transparent)]
     Interface(#[from] plimsoll_stack::Error),
     /// A file could not be made.
-    #[error("cannot make {path}: {source}{}", file_remedy(.source))]
+    #[error("cannot make {path}{}", file_remedy(.source))]
     Create {
         /// The file.
         path: PathBuf,
@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// Writing failed; what could be written is whole.
     #[error(
-        "cannot write {what}: {source}{}; {packets} packets are lost there",
+        "cannot write {what}{}; {packets} packets are lost there",
         file_remedy(.source)
     )]
     Write {
@@ -48,7 +48,7 @@ pub enum Error {
         packets: u64,
     },
     /// A device or a clock failed.
-    #[error("cannot {action}: {source}{}", remedy(.action, .source))]
+    #[error("cannot {action}{}", remedy(.action, .source))]
     Io {
         /// What was tried.
         action: &'static str,

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::net::if_::if_indextoname;
+use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::knobs::Keeper;
 use plimsoll_kernel::routing::{Mirror, switches};
 use plimsoll_kernel::{host, link};
@@ -337,7 +338,7 @@ impl Attached {
         }
         if let Err(error) = to_kernel::check() {
             self.leave_to_kernel();
-            self.failure.get_or_init(|| error.to_string());
+            self.failure.get_or_init(|| with_causes(&error));
         }
     }
 

@@ -31,6 +31,7 @@ use plimsoll_core::config::Fraction;
 use plimsoll_core::cpu_limit::CpuLimitConfig;
 use plimsoll_kernel::Error;
 use plimsoll_kernel::error::os;
+use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::knobs::Knobs;
 use plimsoll_kernel::polling_limit::{Limited, PollingLimit};
 use plimsoll_kernel::scheduling::{Class, Priority, Scheduling};
@@ -86,7 +87,8 @@ impl Polling {
         let watcher = watcher.map_err(os("start the thread that looks after polling"))?;
         let problem = match beginning.recv().unwrap_or(Ok(None)) {
             Err(error) if wanted.cpu_limit.is_none() => Some(format!(
-                "a flood may take the CPU from the threads that take its frames: {error}"
+                "a flood may take the CPU from the threads that take its frames: {}",
+                with_causes(&error)
             )),
             looked => looked?.map(|why| {
                 format!("others may get less of the CPU than the limit leaves them: {why}")
@@ -174,7 +176,7 @@ impl Threads {
         self.correction = correction.transpose()?;
         self.is_new = false;
         let problem = self.correction.as_ref().and_then(Correction::problem);
-        Ok(problem.map(ToString::to_string))
+        Ok(problem.map(|problem| with_causes(problem)))
     }
 
     /// Threads of one CPU share a limit. So do both halves wherever they run, since they may

@@ -21,7 +21,7 @@ pub enum Error {
         allowed: &'static str,
     },
     /// A file of rules cannot be read.
-    #[error("cannot read {path}: {source}{}", file_remedy(.source))]
+    #[error("cannot read {path}{}", file_remedy(.source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -46,7 +46,7 @@ pub enum Error {
     #[error(transparent)]
     Kernel(#[from] plimsoll_kernel::Error),
     /// An interface failed while frames were screened.
-    #[error("cannot receive or send frames: {source}{}", remedy("receive or send frames", .source))]
+    #[error("cannot receive or send frames{}", remedy("receive or send frames", .source))]
     Ended {
         /// The kernel's answer.
         source: io::Error,
@@ -54,7 +54,7 @@ pub enum Error {
         counts: Box<Counts>,
     },
     /// A device failed.
-    #[error("cannot {action}: {source}{}", remedy(.action, .source))]
+    #[error("cannot {action}{}", remedy(.action, .source))]
     Io {
         /// What was tried.
         action: &'static str,

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
+use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::{link, namespace};
 use plimsoll_programs::capture::{Capture, CaptureConfig, Error, Mode, Output, Summary};
 
@@ -108,7 +109,7 @@ fn a_capture_of_a_deleted_interface_ends_with_what_it_has() {
             send(client, 5);
             ip("link del watched");
         });
-        let error = ended.result.expect_err("it ended early").to_string();
+        let error = with_causes(&ended.result.expect_err("it ended early"));
         assert!(error.contains("the interface is gone"), "{error}");
         assert_eq!(ended.summary.counts.recorded, 5, "{:?}", ended.summary);
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_testbed::dns::{DnsLoad, Nsd, run_dnsperf};
 
 use crate::common::create;
@@ -26,5 +27,5 @@ fn a_second_nsd_on_the_same_port_says_why_it_failed() {
     let testbed = create();
     let _first = Nsd::start(testbed.test(), 53).unwrap();
     let error = Nsd::start(testbed.test(), 53).unwrap_err();
-    assert!(error.to_string().contains("in use"), "{error}");
+    assert!(with_causes(&error).contains("in use"), "{error}");
 }

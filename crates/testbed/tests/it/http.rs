@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use plimsoll_kernel::error::with_causes;
 use plimsoll_testbed::Placement;
 use plimsoll_testbed::http::{HttpLoad, Nginx, run_wrk};
 
@@ -52,5 +53,5 @@ fn a_second_nginx_on_the_same_port_says_why_it_failed() {
     let testbed = create();
     let _first = Nginx::start(testbed.test(), 80).unwrap();
     let error = Nginx::start(testbed.test(), 80).unwrap_err();
-    assert!(error.to_string().contains("in use"), "{error}");
+    assert!(with_causes(&error).contains("in use"), "{error}");
 }

@@ -22,6 +22,7 @@ use std::io;
 use std::str::FromStr;
 
 use parking_lot::Mutex;
+use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::knobs::{Device, Knobs, Queues, TurnError};
 use plimsoll_kernel::scheduling::{Priority, Scheduling};
 use plimsoll_kernel::threaded::{PolledInterface, poll_in_threads};
@@ -124,7 +125,7 @@ impl Settings {
         let opened = opened.and_then(|device| Ok((device, Knobs::open(interface)?)));
         let (device, mut knobs) = match opened {
             Err(error) if config.holdoff.is_none() => {
-                settings.unthreaded = Some(refused(error).to_string());
+                settings.unthreaded = Some(with_causes(&refused(error)));
                 return Ok(settings);
             }
             opened => opened.map_err(refused)?,
@@ -155,7 +156,7 @@ impl Settings {
             }
         };
         let problem = threaded.err();
-        settings.unthreaded = problem.map(|error| refused(error).to_string());
+        settings.unthreaded = problem.map(|error| with_causes(&refused(error)));
         Ok(settings)
     }
 

@@ -1,7 +1,7 @@
 //! A zone in memory: what exists, and where others take over.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use domain::base::iana::{Class, Rtype};
 use domain::base::name::FlattenInto;
 use domain::base::{Record, ToName, Ttl};
 use domain::rdata::ZoneRecordData;
-use domain::zonefile::inplace::{Entry, Zonefile};
+use domain::zonefile::inplace::{self, Entry, Zonefile};
 use octseq::Array;
 
 pub(super) type Name = domain::base::Name<Bytes>;
@@ -101,13 +101,16 @@ impl Zone {
     ///
     /// It cannot be read, or says something that is no zone.
     pub(super) fn read(path: &Path) -> io::Result<Self> {
-        let zone = Zonefile::load(&mut File::open(path)?)?;
-        Self::of_records(zone).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
+        let text = fs::read(path)?;
+        Self::parse(&text).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
-    fn of_records(mut file: Zonefile) -> Result<Self, String> {
+    fn parse(text: &[u8]) -> Result<Self, String> {
+        let mut bytes = text;
+        let mut file = Zonefile::load(&mut bytes).map_err(|error| error.to_string())?;
+        let wrong = |error: inplace::Error| at_its_line(text, &error.to_string());
         let mut records = Vec::new();
-        while let Some(entry) = file.next_entry().map_err(|error| error.to_string())? {
+        while let Some(entry) = file.next_entry().map_err(wrong)? {
             match entry {
                 Entry::Record(record) => records.push(record.flatten_into()),
                 Entry::Include { .. } => {
@@ -210,6 +213,30 @@ impl Zone {
     }
 }
 
+/// The parser names the place (`line:column: why`) where it would go on: behind a fault at the end
+/// of a line that is the next one, or one behind blank lines and comments.
+fn at_its_line(text: &[u8], told: &str) -> String {
+    let mut parts = told.splitn(3, ':');
+    let mut number = || parts.next()?.parse::<usize>().ok();
+    let (Some(line), Some(column)) = (number(), number()) else {
+        return told.to_owned();
+    };
+    let why = parts.next().unwrap_or_default().trim();
+    let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').take(line).collect();
+    let has_words = |place: usize| {
+        let read = if place + 1 == line {
+            column.saturating_sub(1)
+        } else {
+            usize::MAX
+        };
+        let read = &lines[place][..read.min(lines[place].len())];
+        let words = read.split(|byte| *byte == b';').next().unwrap_or_default();
+        !words.trim_ascii().is_empty()
+    };
+    let last = (0..lines.len()).rev().find(|place| has_words(*place));
+    format!("line {}: {why}", last.map_or(line, |place| place + 1))
+}
+
 /// In lower case.
 pub(super) fn canonical(name: &impl ToName) -> Canonical {
     let mut bytes = Array::default();
@@ -265,7 +292,7 @@ ns.child IN A 192.0.2.4
 ";
 
     pub(in super::super) fn zone(text: &str) -> Result<Zone, String> {
-        Zone::of_records(Zonefile::load(&mut text.as_bytes()).unwrap())
+        Zone::parse(text.as_bytes())
     }
 
     fn found(zone: &Zone, name: &str) -> String {
@@ -331,7 +358,14 @@ ns.child IN A 192.0.2.4
                 "b.a has a DNAME",
             ),
             ("$ORIGIN a.\n$INCLUDE other\n", "$INCLUDE"),
-            ("$ORIGIN a.\n@ 1 IN A 192.0.2\n", "1"),
+            ("$ORIGIN a.\n@ 1 IN A 192.0.2\n", "line 2: "),
+            (
+                "$ORIGIN a.\n@ 1 IN A 192.0.2 ; short\n\n; more\n  \nb 1 IN A 192.0.2.1\n",
+                "line 2: ",
+            ),
+            ("$ORIGIN a.\n@ 1 IN\nb 1 IN A 192.0.2.1\n", "line 2: "),
+            ("$ORIGIN a.\n\n@ 1 IN NOTHING 7\n", "line 3: "),
+            ("$ORIGIN a.\n@ 1 IN SOA n m (\n 1 2\n 3 x 5 )\n", "line 4: "),
         ] {
             let error = zone(text).unwrap_err();
             assert!(error.contains(why), "{text:?}: {error}");
