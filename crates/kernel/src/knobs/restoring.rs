@@ -12,7 +12,7 @@
 
 use std::io;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::device::Attribute;
 use super::napi::{Change, Napi};
@@ -28,6 +28,9 @@ use crate::link;
 const ROUNDS: usize = 4;
 /// In between there may be none at all for a moment.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(5);
+/// Of an interface that is up, an instance that was away for so long is none any more. A driver
+/// that sets up its rings anew may take tens of milliseconds, more on a busy CPU.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Why a setting is not put back.
 #[derive(Debug, thiserror::Error)]
@@ -200,16 +203,20 @@ impl Knobs {
     /// Those that are meant, of an interface that there is.
     fn put_back_present(&mut self, is_meant: fn(&Setting) -> bool) -> Result<(), RestoreError> {
         self.let_threads_run();
-        let mut restored = Ok(());
-        let mut gone = Vec::new();
-        for _ in 0..ROUNDS {
+        let (mut restored, mut gone);
+        let end = Instant::now() + PATIENCE;
+        loop {
             // If the kernel does not answer, ids are as they were.
             let _ = self.follow();
             (restored, gone) = self.put_all_back(is_meant);
-            if gone.is_empty() {
+            if gone.is_empty() || Instant::now() >= end {
                 break;
             }
             sleep(BETWEEN_ROUNDS);
+            // The answer waits while the interface is opened or closed.
+            if self.state() == State::Down {
+                break;
+            }
         }
         if self.state() == State::Down && !gone.is_empty() {
             let interface = self.interface.clone();

@@ -26,6 +26,8 @@ struct Driver {
     renews_after: Option<u32>,
     /// Settings that were refused, from when the driver refuses all.
     refused: Option<u32>,
+    /// For so many looks no instance is there, since the driver sets up its rings anew.
+    away: u32,
 }
 
 impl Driver {
@@ -46,6 +48,7 @@ impl Driver {
             next_id: 8193,
             renews_after: None,
             refused: None,
+            away: 0,
         };
         driver.renew(u32::MAX);
         driver
@@ -75,7 +78,13 @@ struct Fake(Arc<Mutex<Driver>>);
 
 impl Family for Fake {
     fn instances(&mut self, _ifindex: u32) -> io::Result<Vec<Napi>> {
-        Ok(self.0.lock().unwrap().instances.clone())
+        let mut driver = self.0.lock().unwrap();
+        if driver.away == 0 {
+            return Ok(driver.instances.clone());
+        }
+        driver.away -= 1;
+        driver.renew(u32::MAX);
+        Ok(Vec::new())
     }
 
     fn set(&mut self, id: u32, change: Change) -> io::Result<Option<()>> {
@@ -92,7 +101,9 @@ impl Family for Fake {
             Some(settings) => *settings -= 1,
             None => {}
         }
-        let Some(napi) = driver.instances.iter_mut().find(|napi| napi.id == id) else {
+        let is_there = driver.away == 0;
+        let of_id = driver.instances.iter_mut().find(|napi| napi.id == id);
+        let Some(napi) = of_id.filter(|_| is_there) else {
             return Ok(None);
         };
         napi.defer_hard_irqs = change.defer_hard_irqs.or(napi.defer_hard_irqs);
@@ -254,6 +265,31 @@ fn an_interface_that_is_down_keeps_its_record() {
         let knobs = open(directory, &driver);
         assert!(knobs.is_untouched());
         assert_eq!(driver.lock().unwrap().holdoffs(), own);
+    });
+}
+
+/// On igb, whose link was set down and up on a busy CPU, threads polled on for good: after 20 ms
+/// without its instances their settings were forgotten.
+#[test]
+fn instances_that_are_away_for_a_while_get_their_values_back() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let own = [(2, 20_000), (3, 30_000)];
+        let driver = Arc::new(Mutex::new(Driver::new(&own, false, false)));
+        let mut knobs = open(directory, &driver);
+        let holdoff = Duration::from_micros(40);
+        knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
+        driver.lock().unwrap().away = 20;
+        knobs.restore().unwrap();
+        assert_eq!(driver.lock().unwrap().holdoffs(), own);
+        assert!(record_of(directory).is_none());
+        // One that stays away is none any more.
+        knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
+        driver.lock().unwrap().instances.truncate(1);
+        knobs.restore().unwrap();
+        assert_eq!(driver.lock().unwrap().holdoffs(), own[..1]);
+        assert!(record_of(directory).is_none());
     });
 }
 
