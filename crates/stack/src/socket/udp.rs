@@ -19,7 +19,7 @@ use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::time::Instant;
 
 use self::receiving::Receiving;
-use super::addresses::{first, first_that_works, on_a_free_port};
+use super::addresses::{at_random, first, first_that_works, on_a_free_port};
 use super::options::{Options, waiting_methods};
 use crate::account::{Account, Owner};
 use crate::clock;
@@ -140,7 +140,7 @@ impl UdpSocket {
         };
         match at.port() {
             // The device knows more: a connected socket keeps its port there.
-            0 => on_a_free_port(bind),
+            0 => on_a_free_port(at_random, bind),
             port => bind(port),
         }
     }

@@ -63,6 +63,7 @@ use crate::account::Account;
 use crate::clock;
 use crate::config::TcpConfig;
 use crate::host::Host;
+use crate::socket::addresses::PortsInARow;
 use crate::table::Ready;
 use crate::wire::trouble::Report;
 
@@ -103,6 +104,8 @@ pub(crate) struct Tcp {
     departures: Departures,
     /// Of connections to others.
     outgoing: Arc<Account>,
+    /// For those.
+    ports: PortsInARow,
 }
 
 impl Tcp {
@@ -114,6 +117,7 @@ impl Tcp {
             endpoints: Mutex::default(),
             timers: Mutex::default(),
             departures: Departures::new(config.connections_max),
+            ports: PortsInARow::new(),
         }
     }
 
