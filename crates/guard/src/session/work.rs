@@ -239,7 +239,8 @@ impl Work for Guarded<'_> {
     }
 
     fn is_gone(&self) -> bool {
-        self.knobs.is_gone()
+        // Whoever opens or closes an interface does not hold up the question for a name.
+        self.knobs.name_now().is_none() && self.knobs.is_gone()
     }
 
     fn renamed(&mut self) -> Option<String> {
