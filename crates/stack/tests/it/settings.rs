@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
 use plimsoll_kernel::link;
 use plimsoll_kernel::scheduling::Scheduling;
@@ -133,7 +134,8 @@ fn a_holdoff_comes_and_goes_with_its_device() {
             ..owned()
         };
         let refused = XdpInterface::open("stack0", &too_long).unwrap_err();
-        assert!(refused.to_string().contains("holdoff"), "{refused}");
+        let said = with_causes(&refused);
+        assert!(said.contains("holdoff"), "{said}");
     });
 }
 
