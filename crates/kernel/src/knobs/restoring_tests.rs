@@ -135,6 +135,17 @@ fn open(directory: &Path, driver: &Arc<Mutex<Driver>>) -> Knobs {
     Knobs::take(directory, "lo", identity, device, netdev, owner).unwrap()
 }
 
+const OWN: [(u32, u32); 2] = [(2, 20_000), (3, 30_000)];
+const TURNED: Duration = Duration::from_micros(40);
+
+/// Of a driver that tells nothing of its instances, whose holdoffs are turned.
+fn turned(directory: &Path) -> (Arc<Mutex<Driver>>, Knobs) {
+    let driver = Arc::new(Mutex::new(Driver::new(&OWN, false, false)));
+    let mut knobs = open(directory, &driver);
+    knobs.set_holdoff(Queues::All, DEFER_MARK, TURNED).unwrap();
+    (driver, knobs)
+}
+
 fn record_of(directory: &Path) -> Option<PathBuf> {
     let mut entries = fs::read_dir(directory).unwrap();
     let is_record = |path: &PathBuf| path.extension().is_some_and(|e| e == "json");
@@ -244,11 +255,7 @@ fn an_interface_that_is_down_keeps_its_record() {
     with_interface(|| {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
-        let own = [(2, 20_000), (3, 30_000)];
-        let driver = Arc::new(Mutex::new(Driver::new(&own, false, false)));
-        let mut knobs = open(directory, &driver);
-        let holdoff = Duration::from_micros(40);
-        knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
+        let (driver, mut knobs) = turned(directory);
         ip("link set lo down");
         let instances = std::mem::take(&mut driver.lock().unwrap().instances);
         let deferred = knobs.restore().unwrap_err();
@@ -264,7 +271,7 @@ fn an_interface_that_is_down_keeps_its_record() {
         driver.lock().unwrap().renew(u32::MAX);
         let knobs = open(directory, &driver);
         assert!(knobs.is_untouched());
-        assert_eq!(driver.lock().unwrap().holdoffs(), own);
+        assert_eq!(driver.lock().unwrap().holdoffs(), OWN);
     });
 }
 
@@ -275,20 +282,16 @@ fn instances_that_are_away_for_a_while_get_their_values_back() {
     with_interface(|| {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
-        let own = [(2, 20_000), (3, 30_000)];
-        let driver = Arc::new(Mutex::new(Driver::new(&own, false, false)));
-        let mut knobs = open(directory, &driver);
-        let holdoff = Duration::from_micros(40);
-        knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
+        let (driver, mut knobs) = turned(directory);
         driver.lock().unwrap().away = 20;
         knobs.restore().unwrap();
-        assert_eq!(driver.lock().unwrap().holdoffs(), own);
+        assert_eq!(driver.lock().unwrap().holdoffs(), OWN);
         assert!(record_of(directory).is_none());
         // One that stays away is none any more.
-        knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
+        knobs.set_holdoff(Queues::All, DEFER_MARK, TURNED).unwrap();
         driver.lock().unwrap().instances.truncate(1);
         knobs.restore().unwrap();
-        assert_eq!(driver.lock().unwrap().holdoffs(), own[..1]);
+        assert_eq!(driver.lock().unwrap().holdoffs(), OWN[..1]);
         assert!(record_of(directory).is_none());
     });
 }
