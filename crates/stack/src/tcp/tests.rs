@@ -87,7 +87,13 @@ fn an_end_right_behind_the_acknowledgement_of_ours_is_acknowledged() {
         assert!(cable.send(&from_peer(TcpFlags::ACK, 0)));
     }
     assert!(cable.send(&from_peer(TcpFlags::ACK, 1)));
-    bring_in(&mut parts, &cable, &from_peer(TcpFlags::FIN_ACK, 1));
+    assert!(cable.send(&from_peer(TcpFlags::FIN_ACK, 1)));
+    for _ in 0..8 {
+        let _ = parts.receiver.turn(true).unwrap();
+    }
+    for _ in 0..4 {
+        parts.tcp.turn(clock::now()).unwrap();
+    }
     let last = answers(&cable).pop().expect("an answer");
     assert_eq!((last.acknowledges, last.rst), (1002, false));
     let counts = parts.stack.counts();

@@ -1,7 +1,9 @@
 //! Peers that have lost their state, that come at a bad moment, or to whom there is no way.
 
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_packets::frame::TcpFlags;
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::driven::Driven;
@@ -64,6 +66,34 @@ fn a_client_that_has_lost_its_state_comes_again_by_the_same_port() {
         assert_eq!(written, Err(ErrorKind::ConnectionReset));
         Peer::connect(&mut driven, 5000);
     }
+}
+
+/// An event loop reads and writes until both find nothing. What came between the two was told of,
+/// and then taken back by the write.
+#[test]
+fn what_comes_between_two_calls_that_find_nothing_is_told() {
+    let mut driven = Driven::new("soft-lrp");
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    while stream.write(&[7; 512]).is_ok() {}
+    let blocked = |result: std::io::Result<usize>| {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::WouldBlock);
+    };
+    blocked(stream.read(&mut [0]));
+    blocked(stream.write(b"x"));
+    assert!(!is_told(&stream));
+    blocked(stream.read(&mut [0]));
+    peer.send(&mut driven, TcpFlags::ACK, b"question");
+    blocked(stream.write(b"x"));
+    assert!(is_told(&stream));
+    assert_eq!(stream.read(&mut [0; 16]).unwrap(), 8);
+    blocked(stream.read(&mut [0]));
+    blocked(stream.write(b"x"));
+    assert!(!is_told(&stream));
+}
+
+fn is_told(stream: &TcpStream) -> bool {
+    let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+    poll(&mut polled, PollTimeout::ZERO).unwrap() > 0
 }
 
 /// It took 20 s to say so.

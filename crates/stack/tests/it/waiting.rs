@@ -214,48 +214,6 @@ fn an_event_loop_learns_that_the_device_has_failed() {
     assert_eq!(read(), Err(ErrorKind::BrokenPipe));
 }
 
-/// A server on one thread, of a peer that sends single bytes and reads seldom. What came between
-/// a read and a write that both found nothing was told of, and then taken back by the write.
-#[test]
-fn an_event_loop_that_reads_and_writes_misses_neither() {
-    const BYTES: usize = 20_000;
-    let (client, server, _) = pair();
-    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
-    let (here, mut there) = connected(&client, &listener);
-    here.set_nodelay(true).unwrap();
-    there.set_nonblocking(true).unwrap();
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            for _ in 0..BYTES {
-                (&here).write_all(b"x").unwrap();
-            }
-        });
-        // Its window is closed nearly always, so the server's writes find no room.
-        scope.spawn(|| {
-            here.set_read_timeout(Some(Duration::from_millis(20)))
-                .unwrap();
-            while !done.load(Ordering::Relaxed) {
-                thread::sleep(Duration::from_millis(3));
-                let _ = (&here).read(&mut [0; 3000]);
-            }
-        });
-        let mut read = 0;
-        while read < BYTES {
-            let before = read;
-            let (mut buffer, answer) = ([0; 512], [7; 4096]);
-            read += until_blocked(|| there.read(&mut buffer));
-            until_blocked(|| there.write(&answer));
-            let is_told = is_readable(&there, SOON / 4);
-            assert!(
-                is_told || read > before,
-                "{read} bytes read, and nothing is told"
-            );
-        }
-        done.store(true, Ordering::Relaxed);
-    });
-}
-
 fn until_blocked(mut call: impl FnMut() -> io::Result<usize>) -> usize {
     let mut sum = 0;
     loop {
