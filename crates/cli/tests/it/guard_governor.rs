@@ -263,6 +263,48 @@ fn a_guard_killed_in_overload_leaves_nothing_turned() {
     });
 }
 
+/// A calm host would have waited for each packet for as long as the guard hung. Whoever
+/// is stopped in a flood may go on in none.
+#[test]
+fn a_guard_that_hangs_in_overload_leaves_nothing_turned_and_goes_on() {
+    let testbed = testbed();
+    let host = testbed.test();
+    let _server = busy_server(host, PORT);
+    let _computing = host.computing().spawn().unwrap();
+    for strategy in ["holdoff", "thread"] {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("log");
+        let arguments = ["--interval-ms", "100", "--strategy", strategy];
+        let file = File::create(&log).unwrap();
+        let (guard, mut reports) = start_logging(host, &arguments, file.into());
+        receive_on_test_cpu(&testbed);
+        let before = settings(host);
+        flooded(&testbed, &flood(&testbed, PORT..=PORT, RATE_PPS), || {
+            await_mode(&mut reports, "overload");
+            guard.signal(Signal::SIGSTOP).unwrap();
+            assert_ne!(settings(host), before);
+            await_settings(host, |now| now == &before);
+            guard.signal(Signal::SIGCONT).unwrap();
+            await_settings(host, |now| now != &before);
+        });
+        await_settings(host, |now| now == &before);
+        drop(reports);
+        drop(guard);
+        let log = fs::read_to_string(log).unwrap();
+        for event in ["event=hangs", "event=goes_on"] {
+            assert_eq!(log.matches(event).count(), 1, "{event}: {log}");
+        }
+    }
+}
+
+fn await_settings(host: &Host, is_so: impl Fn(&(Settings, Vec<i32>)) -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !is_so(&settings(host)) {
+        assert!(Instant::now() < end, "{:?}", settings(host));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// The lock, the record and the socket of a guard that has turned something.
 fn files_of(guard: u32) -> [PathBuf; 3] {
     let mut entries = fs::read_dir(plimsoll_kernel::knobs::DIRECTORY).unwrap();

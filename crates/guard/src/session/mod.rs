@@ -206,7 +206,7 @@ pub fn run(
     let is_given = settings.standby.is_some();
     let settings = standby::decided(settings);
     let before = manager.link();
-    let _keeper = Keeper::start(&interface, before.as_ref().map(AsFd::as_fd).as_slice())?;
+    let keeper = Keeper::start(&interface, before.as_ref().map(AsFd::as_fd).as_slice())?;
     let metrics = settings.metrics.clone();
     let metrics = metrics
         .map(|metrics| {
@@ -225,6 +225,7 @@ pub fn run(
     let known = known_before(&settings, console);
     let mut storage = Storage::default();
     let mut guarded = attach(&settings, knobs, before, known.as_ref(), &mut storage)?;
+    guarded.pulse = Some(keeper.pulse()?);
     if settings.stands_by() && !is_given {
         console.log(format!("interface={interface} {STANDS_BY}"));
     }

@@ -185,6 +185,11 @@ impl Device {
         }
     }
 
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        let directory = self.directory.try_clone()?;
+        Ok(Self { directory })
+    }
+
     /// Whether there is the device still, in whatever namespace. That this process may open
     /// no more files does not say that it is gone.
     pub(crate) fn is_there(&self) -> bool {

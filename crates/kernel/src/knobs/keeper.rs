@@ -1,4 +1,5 @@
-//! A process that outlives a killed guard for a moment and puts its settings back.
+//! A process that outlives a killed guard for a moment and puts its settings back. So it does
+//! for one that hangs ([`Pulse`]).
 //!
 //! The XDP link ends with the guard's process, but settings do not: a polling
 //! thread that the CPU limit has demoted would hardly run beside a compute-bound
@@ -38,8 +39,8 @@ use nix::unistd::{ForkResult, dup2_stdin, dup2_stdout, fork};
 use super::closed::Mark;
 use super::device::{Device, Identity};
 use super::record::RecordFile;
-use super::{DIRECTORY, Knobs, Netdev, OpenError, file_name, left_turned};
-use crate::error::os;
+use super::{DIRECTORY, Knobs, Netdev, OpenError, Pulse, file_name, left_turned, pulse};
+use crate::error::{os, with_causes};
 use crate::link;
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
 use crate::process::Process;
@@ -51,7 +52,7 @@ const GUARD_LIMIT: Duration = Duration::from_secs(10);
 const DETACH_LIMIT: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// How soon it is seen that an attachment is gone, or was made anew.
-const HELD_LOOK_MS: u16 = 500;
+const HELD_LOOK: Duration = Duration::from_millis(500);
 
 /// What a guard tells: it has put everything back …
 const DONE: u8 = 0;
@@ -150,6 +151,17 @@ impl Keeper {
         Self::start_each(interfaces, true)
     }
 
+    /// By which this process tells that it gets on. Whoever never [beats](Pulse::beat) may hang for
+    /// as long as it likes.
+    ///
+    /// # Errors
+    ///
+    /// This process may open no more files.
+    pub fn pulse(&self) -> Result<Pulse, OpenError> {
+        let line = self.line.try_clone();
+        Ok(Pulse::new(line.map_err(os("tell the keeper of settings"))?))
+    }
+
     fn start_each(interfaces: &[impl AsRef<str>], may_close: bool) -> Result<Vec<Self>, OpenError> {
         let mut keepers: Vec<Self> = Vec::new();
         for interface in interfaces {
@@ -243,7 +255,7 @@ impl Ward {
             Ok(Some(false)) => say(format_args!(
                 " event=restore_deferred: `plimsoll guard restore` or the next guard puts the rest back"
             )),
-            Err(error) => say(format_args!(": {error}")),
+            Err(error) => say(format_args!(": {}", with_causes(&error))),
         }
         if let Some(held) = held {
             say(format_args!(
@@ -258,6 +270,7 @@ impl Ward {
         let ifindex = self.identity.ifindex;
         let mut program = None;
         let mut held: Option<HeldLink> = None;
+        let mut owner = Owner::default();
         loop {
             if let Some(program) = program
                 && !held.as_ref().is_some_and(HeldLink::is_attached)
@@ -265,12 +278,15 @@ impl Ward {
                 held = HeldLink::of(program, ifindex);
             }
             // Some drivers' attachments are made anew now and then.
-            let timeout = match program {
-                Some(_) => PollTimeout::from(HELD_LOOK_MS),
-                None => PollTimeout::NONE,
-            };
+            let look = program.map(|_| HELD_LOOK);
+            let wait = look.into_iter().chain(owner.patience()).min();
+            let timeout = wait.map(|wait| PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX));
             let mut wanted = [PollFd::new(line.as_fd(), PollFlags::POLLIN)];
-            if poll(&mut wanted, timeout)? == 0 {
+            if poll(&mut wanted, timeout.unwrap_or(PollTimeout::NONE))? == 0 {
+                if owner.hangs() {
+                    self.relieve(&line)?;
+                    owner.is_relieved = true;
+                }
                 continue;
             }
             let mut word = [0];
@@ -282,16 +298,51 @@ impl Ward {
             if length == 0 {
                 return Ok(End::Killed(held));
             }
-            if word == [DONE] {
-                return Ok(End::Told);
+            match word[0] {
+                DONE => return Ok(End::Told),
+                pulse::BEAT | pulse::REST => {
+                    if owner.on_word(word[0]) {
+                        say(&self.interface, format_args!(" event=goes_on"));
+                    }
+                }
+                _ => {
+                    let mut number = [0; 4];
+                    line.read_exact(&mut number)?;
+                    let number = u32::from_ne_bytes(number);
+                    (program, held) = (Some(number), HeldLink::of(number, ifindex));
+                    // Who was killed meanwhile hears no answer.
+                    let _ = line.write(&[if held.is_some() { HELD } else { 0 }]);
+                }
             }
-            let mut number = [0; 4];
-            line.read_exact(&mut number)?;
-            let number = u32::from_ne_bytes(number);
-            (program, held) = (Some(number), HeldLink::of(number, ifindex));
-            // Who was killed meanwhile hears no answer.
-            let _ = line.write(&[if held.is_some() { HELD } else { 0 }]);
         }
+    }
+
+    /// Puts settings back for a guard that hangs, unless it has just gone on.
+    fn relieve(&self, mut line: &UnixStream) -> io::Result<()> {
+        line.write_all(&[pulse::RELIEVING])?;
+        let mut wanted = [PollFd::new(line.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut wanted, PollTimeout::ZERO)? == 0 {
+            match self.put_back_for_owner() {
+                Ok(()) => say(
+                    &self.interface,
+                    format_args!(
+                        " event=hangs: the guard does not answer, so its settings are as before until it does"
+                    ),
+                ),
+                Err(error) => say(&self.interface, format_args!(": {}", with_causes(&error))),
+            }
+        }
+        line.write_all(&[pulse::RELIEVED])
+    }
+
+    fn put_back_for_owner(&self) -> Result<(), OpenError> {
+        let file = RecordFile::new(Path::new(DIRECTORY), &self.interface, &self.identity);
+        let Some(left) = file.read()? else {
+            return Ok(());
+        };
+        let device = self.device.try_clone();
+        let device = device.map_err(os("open the interface's directory in sysfs"))?;
+        Ok(Knobs::relieve(&self.interface, device, left, file)?)
     }
 
     /// Whether everything is back; `None` if nothing was turned, or the interface is gone with
@@ -337,6 +388,34 @@ impl Ward {
     }
 }
 
+/// What the keeper knows of a guard that lives.
+#[derive(Default)]
+struct Owner {
+    /// When it was last heard of, if it has turned anything.
+    heard: Option<Instant>,
+    is_relieved: bool,
+}
+
+impl Owner {
+    /// How long it may be silent yet, if that matters.
+    fn patience(&self) -> Option<Duration> {
+        let heard = self.heard.filter(|_| !self.is_relieved)?;
+        // Rounded up: whoever waits for so long then finds that it hangs.
+        Some(pulse::LIMIT.saturating_sub(heard.elapsed()) + Duration::from_millis(1))
+    }
+
+    fn hangs(&self) -> bool {
+        let silence = self.heard.map(|heard| heard.elapsed());
+        !self.is_relieved && silence.is_some_and(|silence| silence >= pulse::LIMIT)
+    }
+
+    /// Whether it goes on now, after it hung.
+    fn on_word(&mut self, word: u8) -> bool {
+        self.heard = (word == pulse::BEAT).then(Instant::now);
+        std::mem::take(&mut self.is_relieved)
+    }
+}
+
 /// How a guard ended.
 enum End {
     /// With everything put back.
@@ -353,7 +432,7 @@ fn say(interface: &str, what: fmt::Arguments<'_>) {
 /// Holds an attachment until somebody else detaches it or puts another program there.
 fn hold(interface: &str, guard: Process, held: &HeldLink) {
     while held.is_attached() {
-        sleep(Duration::from_millis(HELD_LOOK_MS.into()));
+        sleep(HELD_LOOK);
     }
     let link = link::index(interface).map(link::link);
     let is_taken = matches!(link, Ok(Ok(link)) if link.xdp.is_some());

@@ -16,6 +16,7 @@
 //! | `recovery` | back after a guard that was killed |
 //! | `sweep` | files of namespaces that are gone |
 //! | `keeper` | the process that restores for a killed guard |
+//! | `pulse` | how it knows that a guard hangs |
 //! | `closed` | interfaces that stay closed after a kill |
 //! | `record`, `lock` | the files |
 //! | `guarding` | whose they are, also if the interface was renamed |
@@ -32,6 +33,7 @@ mod instances;
 mod keeper;
 mod lock;
 mod napi;
+mod pulse;
 pub(crate) mod record;
 mod recovery;
 mod restoring;
@@ -58,6 +60,7 @@ pub use keeper::Keeper;
 use lock::Lock;
 use napi::Family;
 pub use napi::{Napi, Netdev};
+pub use pulse::Pulse;
 pub use record::RecordError;
 use record::{Record, RecordFile};
 pub use recovery::{left_turned, restore, restore_in};
@@ -106,8 +109,8 @@ pub struct Knobs {
     any_driver: bool,
     /// Dropping restores nothing any more.
     is_over: bool,
-    // Given up last, when all is restored.
-    _lock: Lock,
+    // Given up last, when all is restored. None of what is only put back for its owner.
+    _lock: Option<Lock>,
 }
 
 /// Why an interface's settings are not this process's to turn, or why what a killed
@@ -234,7 +237,7 @@ impl Knobs {
             file,
             any_driver: false,
             is_over: false,
-            _lock: lock,
+            _lock: Some(lock),
         };
         if let Some(left) = left {
             knobs.take_over(&left)?;

@@ -14,9 +14,9 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::device::Attribute;
-use super::napi::{Change, Napi};
-use super::record::{RecordError, Setting};
+use super::device::{Attribute, Device};
+use super::napi::{Change, Napi, Netdev};
+use super::record::{Record, RecordError, RecordFile, Setting};
 use super::{DEFER_MARK, Knobs};
 use crate::control_group;
 use crate::error::{CallError, FAILED, os};
@@ -141,6 +141,33 @@ impl Knobs {
             true => Ok(()),
             false => self.put_back_present(Setting::is_of_threads),
         }
+    }
+
+    /// Puts back what `record` says, once, for an owner that does not. What is recorded stays so.
+    ///
+    /// # Errors
+    ///
+    /// The first refusal, after trying all.
+    pub(super) fn relieve(
+        interface: &str,
+        device: Device,
+        record: Record,
+        file: RecordFile,
+    ) -> Result<(), RestoreError> {
+        let mut knobs = Self {
+            interface: interface.to_owned(),
+            device,
+            netdev: Box::new(Netdev::new()),
+            record,
+            file,
+            any_driver: false,
+            is_over: true,
+            _lock: None,
+        };
+        knobs.let_threads_run();
+        // If the kernel does not answer, ids are as they were.
+        let _ = knobs.follow();
+        knobs.put_all_back(|_| true).0
     }
 
     /// Of an interface that this namespace has no more.

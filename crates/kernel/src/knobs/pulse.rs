@@ -1,0 +1,147 @@
+//! What a process tells its keeper while settings are turned: that it still gets on.
+//!
+//! A process that hangs (it was stopped, or waits for a disk) turns nothing back: a holdoff that
+//! overload wanted would hold up the packets of a calm host for as long. So the keeper puts back
+//! the settings of one that was not heard of for [`LIMIT`], and says so. The record stays: it is
+//! its owner's, who may go on at any time. Then it hears of it with its next
+//! [beat](Pulse::beat), and turns anew what it wants turned. Whatever it did in between, it is
+//! the last to write.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, recv, send};
+
+/// Whoever is not heard of for so long, hangs.
+pub(super) const LIMIT: Duration = Duration::from_secs(2);
+/// How often it is heard of.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// Longer than the keeper takes to put settings back.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is told: something is turned, and its owner gets on …
+pub(super) const BEAT: u8 = 2;
+/// … or nothing is turned, and nothing more is told.
+pub(super) const REST: u8 = 3;
+/// What the keeper says before it puts settings back, and after.
+pub(super) const RELIEVING: u8 = 2;
+pub(super) const RELIEVED: u8 = 3;
+
+/// Tells the keeper that this process gets on.
+#[derive(Debug)]
+pub struct Pulse {
+    line: UnixStream,
+    last: u8,
+    told: Instant,
+}
+
+impl Pulse {
+    pub(super) fn new(line: UnixStream) -> Self {
+        Self {
+            line,
+            last: REST,
+            told: Instant::now(),
+        }
+    }
+
+    /// To be called several times a second while settings are turned, before any more is, and
+    /// once after they are back. True if the keeper has put them back: this process was not
+    /// heard of for two seconds. [`Knobs::restore`](super::Knobs::restore) and begin anew.
+    pub fn beat(&mut self, are_turned: bool) -> bool {
+        let relieved = self.was_relieved();
+        let word = match are_turned && !relieved {
+            true => BEAT,
+            false => REST,
+        };
+        let is_due = word == BEAT && self.told.elapsed() >= INTERVAL;
+        if word != self.last || is_due {
+            // Where the keeper is gone, or does not read, nobody is told.
+            let told = send(self.line.as_raw_fd(), &[word], quietly());
+            if told.is_ok() {
+                (self.last, self.told) = (word, Instant::now());
+            }
+        }
+        relieved
+    }
+
+    fn was_relieved(&mut self) -> bool {
+        let mut relieved = false;
+        let mut said = [0];
+        while let Ok(1) = recv(self.line.as_raw_fd(), &mut said, quietly()) {
+            relieved = true;
+            if said == [RELIEVING] {
+                self.wait();
+            }
+        }
+        relieved
+    }
+
+    /// Until the keeper has said more, or is gone.
+    fn wait(&self) {
+        let mut wanted = [PollFd::new(self.line.as_fd(), PollFlags::POLLIN)];
+        let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+        let _ = poll(&mut wanted, patience);
+    }
+}
+
+/// Without waiting, and without a signal where nobody listens.
+fn quietly() -> MsgFlags {
+    MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// What the keeper heard.
+    fn heard(keeper: &UnixStream) -> Vec<u8> {
+        let mut words = vec![0; 16];
+        let length = recv(keeper.as_raw_fd(), &mut words, quietly()).unwrap_or(0);
+        words.truncate(length);
+        words
+    }
+
+    #[test]
+    fn the_keeper_hears_of_what_is_turned_now_and_then_and_once_of_what_is_back() {
+        let (mut keeper, line) = UnixStream::pair().unwrap();
+        let mut pulse = Pulse::new(line);
+        assert!(!pulse.beat(false));
+        assert!(heard(&keeper).is_empty(), "nothing was turned yet");
+        for _ in 0..3 {
+            assert!(!pulse.beat(true));
+        }
+        assert_eq!(heard(&keeper), [BEAT]);
+        pulse.told -= INTERVAL;
+        assert!(!pulse.beat(true));
+        assert!(!pulse.beat(false));
+        assert!(!pulse.beat(false));
+        assert_eq!(heard(&keeper), [BEAT, REST]);
+        assert!(!pulse.beat(true));
+        keeper.write_all(&[RELIEVING, RELIEVED]).unwrap();
+        assert!(pulse.beat(true), "the keeper has put it back");
+        assert_eq!(heard(&keeper), [BEAT, REST]);
+        assert!(!pulse.beat(true));
+        assert_eq!(heard(&keeper), [BEAT]);
+    }
+
+    #[test]
+    fn whoever_goes_on_waits_until_all_is_back() {
+        let (mut keeper, line) = UnixStream::pair().unwrap();
+        let mut pulse = Pulse::new(line);
+        keeper.write_all(&[RELIEVING]).unwrap();
+        let restoring = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            let last = Instant::now();
+            keeper.write_all(&[RELIEVED]).unwrap();
+            last
+        });
+        assert!(pulse.beat(true));
+        let heard = Instant::now();
+        assert!(restoring.join().unwrap() <= heard);
+        assert!(!pulse.beat(true), "without a keeper nobody restores");
+    }
+}
