@@ -345,17 +345,23 @@ impl Egress {
         }
     }
 
-    /// Appends the questions that are due; returns when to ask again.
-    pub(crate) fn push_questions(&self, batch: &mut Batch, now: Instant) -> Option<Instant> {
+    /// Appends the questions that are due. Returns frames that waited for neighbours who do not
+    /// answer, and when to ask again.
+    pub(crate) fn push_questions(
+        &self,
+        batch: &mut Batch,
+        now: Instant,
+    ) -> (Vec<Frame>, Option<Instant>) {
         let mut neighbours = self.neighbours.lock();
-        let (unanswered, dropped) = neighbours.poll_questions(now);
+        let (unanswered, given_up) = neighbours.poll_questions(now);
         let next = neighbours.next_question();
         drop(neighbours);
-        self.unsent.fetch_add(dropped as u64, Ordering::Relaxed);
+        let count = given_up.len() as u64;
+        self.unsent.fetch_add(count, Ordering::Relaxed);
         for neighbour in unanswered {
             self.push_question(neighbour, batch);
         }
-        next
+        (given_up, next)
     }
 
     /// One more socket is in the group.

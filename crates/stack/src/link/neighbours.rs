@@ -125,22 +125,24 @@ impl Neighbours {
         pending
     }
 
-    /// The neighbours to be asked for now; those that did not answer are given up. Also how many
-    /// frames waited for those, which are dropped.
-    pub(crate) fn poll_questions(&mut self, now: Instant) -> (Vec<IpAddr>, usize) {
-        let mut dropped = 0;
+    /// The neighbours to be asked for now; those that did not answer are given up. Also the frames
+    /// that waited for those.
+    pub(crate) fn poll_questions(&mut self, now: Instant) -> (Vec<IpAddr>, Vec<Frame>) {
+        let mut given_up = Vec::new();
         self.entries.retain(|_, entry| {
             let kept = entry.mac.is_some() || !entry.is_given_up(now);
-            dropped += if kept { 0 } else { entry.pending.len() };
+            if !kept {
+                given_up.append(&mut entry.pending);
+            }
             kept
         });
-        self.pending -= dropped;
+        self.pending -= given_up.len();
         let unknown = self
             .entries
             .iter_mut()
             .filter(|(_, entry)| entry.mac.is_none());
         let asked = unknown.filter_map(|(address, entry)| entry.ask(now).then_some(*address));
-        (asked.collect(), dropped)
+        (asked.collect(), given_up)
     }
 
     /// When [`poll_questions`](Self::poll_questions) has something to say.
@@ -283,15 +285,16 @@ mod tests {
     fn questions_are_repeated_and_then_given_up() {
         let (pool, mut cache) = (pool(), Neighbours::default());
         let _ = cache.resolve(address(), pool.take().unwrap(), NOW);
-        let none = (Vec::new(), 0);
-        assert_eq!(cache.poll_questions(NOW), none, "asked a moment ago");
-        assert_eq!(cache.next_question(), Some(at(1)));
-        assert_eq!(cache.poll_questions(at(1)), (vec![address()], 0));
-        assert_eq!(cache.poll_questions(at(2)), (vec![address()], 0));
-        assert_eq!(cache.poll_questions(at(3)), (Vec::new(), 1));
-        assert_eq!(cache.next_question(), None);
+        let mut poll = |now| {
+            let (asked, given_up) = cache.poll_questions(now);
+            (asked, given_up.len(), cache.next_question())
+        };
+        assert_eq!(poll(NOW), (vec![], 0, Some(at(1))), "asked a moment ago");
+        assert_eq!(poll(at(1)), (vec![address()], 0, Some(at(2))));
+        assert_eq!(poll(at(2)), (vec![address()], 0, Some(at(3))));
+        assert_eq!(poll(at(3)), (vec![], 1, None), "the frame that waited");
         assert_eq!(cache.pending, 0);
-        assert_eq!(pool.available(), POOL, "the frame that waited is dropped");
+        assert_eq!(pool.available(), POOL);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use plimsoll_core::time::Instant;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol};
 
-use super::{Desk, TURN_FRAMES, Task};
+use super::{Desk, TURN_FRAMES, Task, trouble};
 use crate::device::Frame;
 use crate::host::Host;
 use crate::link::membership;
@@ -93,7 +93,10 @@ impl Task for Neighbours {
             take_query(&self.query[..bytes.min(QUERY_BYTES)], &desk.host, now);
         }
         let egress = &desk.host.egress;
-        let question = egress.push_questions(&mut desk.out, now);
+        let (given_up, question) = egress.push_questions(&mut desk.out, now);
+        for frame in given_up {
+            trouble::on_unanswered(&desk.host, &frame, now);
+        }
         let membership = egress.push_memberships(&mut desk.out, now);
         if now >= self.housekeeping_at {
             desk.host.expire_fragments(now);

@@ -1,4 +1,5 @@
-//! Whose an ICMP error is, and what it changes there.
+//! Whose an ICMP error is, and what it changes there. A neighbour who does not answer is the same
+//! as a router's word that there is no such host.
 //!
 //! It must be about a packet that we may have sent: from a connected UDP socket to its peer, a
 //! TCP segment on its way, or, where it is about lengths, the very UDP datagram.
@@ -7,8 +8,15 @@ use plimsoll_core::demux::Protocol;
 use plimsoll_core::time::Instant;
 
 use crate::host::Host;
-use crate::wire::trouble::{Report, Trouble};
+use crate::wire::trouble::{self, Report, Trouble};
 use crate::wire::{UDP_BYTES, emit};
+
+/// Nobody answers where this frame of ours was to go.
+pub(super) fn on_unanswered(host: &Host, frame: &[u8], now: Instant) {
+    if let Some(report) = trouble::of_unanswered(frame) {
+        settle(host, &report, now);
+    }
+}
 
 /// Acts on an error.
 pub(super) fn settle(host: &Host, report: &Report, now: Instant) {

@@ -45,8 +45,9 @@ const NEVER: u64 = u64::MAX;
 ///
 /// Differences from the standard library's: an IPv4 peer of a socket bound to
 /// `[::]` has an IPv4 address, not a mapped one. A connected socket's next call returns what
-/// an ICMP error told: `ConnectionRefused` (nobody has the port), `HostUnreachable` or
-/// `NetworkUnreachable`. Anybody who knows both ends can make one up.
+/// an ICMP error told: `ConnectionRefused` (nobody has the port), `HostUnreachable` (also of a
+/// neighbour that did not answer) or `NetworkUnreachable`. Anybody who knows both ends can make
+/// one up.
 ///
 /// All methods take `&self`; threads may share a socket.
 #[derive(Debug)]

@@ -64,7 +64,8 @@ impl TcpStream {
     /// # Errors
     ///
     /// `ConnectionRefused`, `TimedOut`. `NetworkUnreachable`: no way there, as far as this stack or
-    /// a router knows. `HostUnreachable`: a router says so.
+    /// a router knows. `HostUnreachable`: a router says so, or the
+    /// neighbour there did not answer for three seconds.
     /// `OutOfMemory`: all channels are in use. `Unsupported` on a device that
     /// shares the kernel's address: what comes back would be the kernel's.
     pub fn connect(stack: &Stack, to: impl ToSocketAddrs) -> io::Result<Self> {

@@ -12,6 +12,7 @@ use smoltcp::wire::{
     Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet,
 };
 
+use super::ETHERNET_BYTES;
 use super::emit::FRAGMENT_HEADER_BYTES;
 use super::packet::Packet;
 
@@ -67,6 +68,16 @@ pub(crate) fn parse(bytes: &[u8], packet: &Packet) -> Option<Report> {
     }
     // An error goes to who sent the packet, or it is about somebody else's.
     .filter(|report| report.local.ip() == packet.destination)
+}
+
+/// What is to be said of a frame of ours whose neighbour does not answer.
+pub(crate) fn of_unanswered(frame: &[u8]) -> Option<Report> {
+    let packet = frame.get(ETHERNET_BYTES..)?;
+    match packet.first()? >> 4 {
+        4 => parse_v4(packet, Trouble::HostUnreachable),
+        6 => parse_v6(packet, Trouble::HostUnreachable),
+        _ => None,
+    }
 }
 
 fn trouble_v4(bytes: &[u8]) -> Option<Trouble> {

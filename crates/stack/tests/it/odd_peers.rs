@@ -2,12 +2,14 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_packets::frame::TcpFlags;
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::driven::Driven;
-use plimsoll_stack::{Stack, StackConfig, TcpStream};
+use plimsoll_stack::{Stack, StackConfig, TcpStream, UdpSocket};
 
 use crate::raw_peer::Peer;
 
@@ -106,4 +108,34 @@ fn connecting_where_there_is_no_way_fails_at_once() {
         let error = connected.map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NetworkUnreachable, "{to}: {error}");
     }
+}
+
+/// Three questions a second apart. It took 20 s to say so, and a datagram was lost without a word.
+#[test]
+fn a_neighbour_that_does_not_answer_is_an_unreachable_host() {
+    let (_cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let config = StackConfig {
+        addresses: vec![
+            "10.0.0.2/24".parse().unwrap(),
+            "fd00::2/64".parse().unwrap(),
+        ],
+        ..StackConfig::default()
+    };
+    let stack = Stack::start(device, &config).unwrap();
+    let socket = UdpSocket::bind(&stack, "10.0.0.2:1000").unwrap();
+    socket.connect("10.0.0.9:9").unwrap();
+    socket.send(b"is anybody there?").unwrap();
+    thread::scope(|scope| {
+        for to in ["10.0.0.8:1", "[fd00::8]:1"] {
+            let stack = &stack;
+            scope.spawn(move || {
+                let begun = Instant::now();
+                let error = TcpStream::connect(stack, to).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::HostUnreachable, "{to}: {error}");
+                assert!(begun.elapsed() < Duration::from_secs(15));
+            });
+        }
+        let error = socket.recv(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::HostUnreachable, "{error}");
+    });
 }
