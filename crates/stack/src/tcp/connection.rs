@@ -34,10 +34,12 @@ use crate::wire::packet::Packet;
 use crate::wire::trouble::{Report, Trouble};
 
 mod ending;
+mod keepalive;
 mod paced;
 mod sending;
 mod waiting;
 
+use self::keepalive::Keepalive;
 use self::waiting::Waiters;
 pub(super) use self::waiting::{Wait, Wanted};
 
@@ -95,6 +97,7 @@ struct Inner {
     abandoned: bool,
     /// Since when an acknowledgement is waited for in vain.
     owed_since: Option<Instant>,
+    keepalive: Keepalive,
 }
 
 impl fmt::Debug for Connection {
@@ -192,6 +195,7 @@ impl Connection {
                 window: PeerWindow::default(),
                 abandoned: false,
                 owed_since: None,
+                keepalive: Keepalive::default(),
             }),
         };
         let inner = connection.inner.get_mut();

@@ -269,6 +269,28 @@ impl TcpStream {
         Ok(!nagle)
     }
 
+    /// Asks a peer that says nothing whether it is there, at once and then each `interval`
+    /// (`SO_KEEPALIVE`). After nine questions without an answer calls return `TimedOut`. `None`, the
+    /// default: it may be silent for ever; a question that was due may leave yet. While it owes an
+    /// acknowledgement it is not asked.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: not from 1 to 32,767 s.
+    pub fn set_keepalive(&self, interval: Option<Duration>) -> io::Result<()> {
+        let (host, now) = (self.stack.host(), clock::now());
+        self.connection.set_keepalive(host, now, interval)
+    }
+
+    /// How often it is asked.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn keepalive(&self) -> io::Result<Option<Duration>> {
+        Ok(self.connection.keepalive())
+    }
+
     /// As reading; what is read stays, and is read again.
     ///
     /// # Errors

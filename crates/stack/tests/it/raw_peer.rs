@@ -1,6 +1,6 @@
 //! TCP against a peer that is written by hand: how it ends, what is damaged, and what is forged.
 
-use std::io::ErrorKind::{ConnectionReset, TimedOut, WouldBlock};
+use std::io::ErrorKind::{ConnectionReset, InvalidInput, TimedOut, WouldBlock};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -273,6 +273,50 @@ fn a_peer_that_owes_an_acknowledgement_is_given_up_after_a_quarter_of_an_hour() 
     assert!(peer.take(&mut driven).iter().any(|one| one.rst));
     assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind(), TimedOut);
     assert_eq!(stream.write(b"more").unwrap_err().kind(), TimedOut);
+}
+
+/// A server kept each client for ever that had gone without a word.
+#[test]
+fn a_silent_peer_is_asked_and_given_up_after_nine_questions() {
+    let mut driven = Driven::new("soft-lrp");
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    for interval in [SECOND / 2, 10 * 60 * MINUTE] {
+        let refused = stream.set_keepalive(Some(interval)).unwrap_err();
+        assert_eq!(refused.kind(), InvalidInput);
+    }
+    stream.set_keepalive(Some(MINUTE)).unwrap();
+    assert_eq!(stream.keepalive().unwrap(), Some(MINUTE));
+    let expected = peer.expected;
+    let asked = |peer: &mut Peer, driven: &mut Driven, minutes: u32| {
+        driven.work_in(minutes * MINUTE + SECOND);
+        let all = peer.take(driven);
+        assert!(all.iter().all(|one| !one.rst), "{all:?}");
+        // An old byte, which whoever is there answers.
+        let is_question = |one: &&Segment| one.sequence == expected - 1 && one.payload == [0];
+        all.iter().filter(is_question).count()
+    };
+    assert_eq!(asked(&mut peer, &mut driven, 0), 1, "at once");
+    for minute in 1..=8 {
+        assert_eq!(asked(&mut peer, &mut driven, minute), 1);
+    }
+    peer.expected = expected;
+    peer.send_in(&mut driven, 9 * MINUTE, TcpFlags::ACK);
+    for minute in 10..=18 {
+        assert_eq!(asked(&mut peer, &mut driven, minute), 1, "{minute}");
+        assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind(), WouldBlock);
+    }
+    driven.work_in(20 * MINUTE);
+    assert!(peer.take(&mut driven).iter().any(|one| one.rst));
+    assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind(), TimedOut);
+    // Who does not ask any more does not give up.
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5001);
+    stream.set_keepalive(Some(MINUTE)).unwrap();
+    stream.set_keepalive(None).unwrap();
+    driven.work_in(10 * MINUTE);
+    peer.take(&mut driven);
+    driven.work_in(60 * MINUTE);
+    assert!(peer.take(&mut driven).is_empty());
+    assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind(), WouldBlock);
 }
 
 /// A minute after the drop it was reset, however much was on its way.

@@ -118,6 +118,7 @@ impl Inner {
         if acknowledged || !self.abandoned {
             self.owed_since = self.owed_since.map(|_| now);
         }
+        self.keepalive.on_heard(now);
     }
 
     /// Whether a segment may go on to smoltcp, which lets a reset anywhere in the window end the
@@ -168,7 +169,10 @@ impl Inner {
     /// When the connection ends unless something is heard of the peer.
     pub(super) fn given_up_at(&self) -> Option<Instant> {
         let patience = if self.abandoned { LINGER } else { PATIENCE };
-        self.owed_since.map(|since| since + patience)
+        match self.owed_since {
+            Some(since) => Some(since + patience),
+            None => self.keepalive.given_up_at(),
+        }
     }
 
     /// Its place goes to another.
