@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -113,13 +114,30 @@ impl Scheduling {
 
     /// Gives it to a thread. `None` if the thread is gone.
     pub fn give_to(&self, thread: i32) -> io::Result<Option<()>> {
+        self.give(thread, |given| given)
+    }
+
+    /// Gives back what it had. If none of its CPUs is online any more, it has those that the kernel
+    /// has given it since.
+    pub fn give_back_to(&self, thread: i32) -> io::Result<Option<()>> {
+        self.give(thread, |given| match given {
+            Err(Errno::EINVAL) => Ok(()),
+            given => given,
+        })
+    }
+
+    fn give(
+        &self,
+        thread: i32,
+        judge: impl FnOnce(nix::Result<()>) -> nix::Result<()>,
+    ) -> io::Result<Option<()>> {
         let mut allowed = CpuSet::new();
         for cpu in &self.cpus {
             allowed.set(*cpu)?;
         }
         let give = || -> io::Result<()> {
             sched_setattr(thread, self)?;
-            Ok(sched_setaffinity(Pid::from_raw(thread), &allowed)?)
+            Ok(judge(sched_setaffinity(Pid::from_raw(thread), &allowed))?)
         };
         match give() {
             Ok(()) => Ok(Some(())),
@@ -392,6 +410,22 @@ const KNOWN_FLAGS: u64 = 0x7;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Its class was not put back either, and no guard started any more.
+    #[test]
+    fn a_thread_whose_cpus_are_gone_gets_the_rest_back() {
+        std::thread::spawn(|| {
+            let thread = nix::unistd::gettid().as_raw();
+            let before = Scheduling::of(thread).unwrap();
+            let gone = before.with_priority(Priority::Nice(7)).with_cpus(&[1023]);
+            assert!(gone.give_to(thread).is_err(), "a CPU that was asked for");
+            gone.give_back_to(thread).unwrap().unwrap();
+            let after = Scheduling::of(thread).unwrap();
+            assert_eq!((after.nice, after.cpus()), (7, before.cpus()));
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn a_thread_gets_its_old_scheduling_back() {

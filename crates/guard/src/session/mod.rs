@@ -225,7 +225,10 @@ pub fn run(
     let known = known_before(&settings, console);
     let mut storage = Storage::default();
     let mut guarded = attach(&settings, knobs, before, known.as_ref(), &mut storage)?;
-    guarded.pulse = Some(keeper.pulse()?);
+    if settings.threaded.is_none() {
+        // Threads that were asked for stay, also if this process hangs.
+        guarded.knobs.set_pulse(keeper.pulse()?);
+    }
     if settings.stands_by() && !is_given {
         console.log(format!("interface={interface} {STANDS_BY}"));
     }

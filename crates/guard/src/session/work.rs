@@ -6,7 +6,7 @@ use std::time::Duration;
 use plimsoll_core::standby::Order;
 use plimsoll_kernel::Knobs;
 use plimsoll_kernel::error::with_causes;
-use plimsoll_kernel::knobs::{Pulse, RestoreError};
+use plimsoll_kernel::knobs::RestoreError;
 
 use super::allow_driver;
 use super::handover::ServiceManager;
@@ -110,8 +110,6 @@ pub(super) struct Guarded<'obj> {
     owners: SocketOwners,
     /// The program is attached only now and then.
     pub(super) standing: Option<Standing>,
-    /// The keeper hears that the governor gets on.
-    pub(super) pulse: Option<Pulse>,
     /// Something stays turned that should not.
     must_restore: bool,
 }
@@ -132,7 +130,6 @@ impl<'obj> Guarded<'obj> {
             guard,
             owners: SocketOwners::default(),
             standing: None,
-            pulse: None,
             must_restore: false,
         }
     }
@@ -186,14 +183,6 @@ impl<'obj> Guarded<'obj> {
         self.guard.detach()
     }
 
-    /// Whether the keeper has put back what was turned, as this process hung. Threads that were
-    /// asked for are no concern of its.
-    fn was_relieved(&mut self) -> bool {
-        let are_turned = self.settings.threaded.is_none() && !self.knobs.is_untouched();
-        let pulse = self.pulse.as_mut();
-        pulse.is_some_and(|pulse| pulse.beat(are_turned))
-    }
-
     fn restore(&mut self) -> Result<(), Error> {
         self.must_restore = true;
         self.knobs.restore()?;
@@ -208,7 +197,8 @@ impl Work for Guarded<'_> {
     }
 
     fn govern(&mut self, regulated: &Regulated) -> Result<(), Error> {
-        if self.was_relieved() {
+        if self.knobs.beat() {
+            // The keeper has put back what was turned, as this process hung.
             self.governor.begin_again()?;
             self.must_restore = true;
         }

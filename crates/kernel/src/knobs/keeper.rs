@@ -223,8 +223,8 @@ impl Drop for Keeper {
             // As if this process had been killed.
             return;
         }
-        // If it is gone, it has nothing to be told.
-        let _ = self.line.write(&[DONE]);
+        // If it is gone, it has nothing to be told; if it does not listen, it finds nothing to do.
+        let _ = pulse::say(&self.line, DONE);
         self.mark.remove(self.guard);
     }
 }
@@ -284,8 +284,11 @@ impl Ward {
             let mut wanted = [PollFd::new(line.as_fd(), PollFlags::POLLIN)];
             if poll(&mut wanted, timeout.unwrap_or(PollTimeout::NONE))? == 0 {
                 if owner.hangs() {
-                    self.relieve(&line)?;
-                    owner.is_relieved = true;
+                    let Ok(relieved) = self.relieve(&line, &owner) else {
+                        // It was killed meanwhile.
+                        return Ok(End::Killed(held));
+                    };
+                    owner.on_relief(relieved);
                 }
                 continue;
             }
@@ -317,22 +320,35 @@ impl Ward {
         }
     }
 
-    /// Puts settings back for a guard that hangs, unless it has just gone on.
-    fn relieve(&self, mut line: &UnixStream) -> io::Result<()> {
-        line.write_all(&[pulse::RELIEVING])?;
+    /// Puts settings back for a guard that hangs. Whether that was done; not if it has just gone
+    /// on, or the kernel refuses.
+    ///
+    /// # Errors
+    ///
+    /// The guard is gone.
+    fn relieve(&self, line: &UnixStream, owner: &Owner) -> nix::Result<bool> {
+        pulse::say(line, pulse::RELIEVING)?;
         let mut wanted = [PollFd::new(line.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut wanted, PollTimeout::ZERO)? == 0 {
-            match self.put_back_for_owner() {
-                Ok(()) => say(
-                    &self.interface,
-                    format_args!(
-                        " event=hangs: the guard does not answer, so its settings are as before until it does"
-                    ),
+        let has_gone_on = poll(&mut wanted, PollTimeout::ZERO)? > 0;
+        let restored = match has_gone_on {
+            true => Ok(()),
+            false => self.put_back_for_owner(),
+        };
+        pulse::say(line, pulse::RELIEVED)?;
+        match &restored {
+            Ok(()) if !has_gone_on => say(
+                &self.interface,
+                format_args!(
+                    " event=hangs: the guard does not answer, so its settings are as before until it does"
                 ),
-                Err(error) => say(&self.interface, format_args!(": {}", with_causes(&error))),
+            ),
+            Err(error) if !owner.is_refused => {
+                let why = with_causes(error);
+                say(&self.interface, format_args!(" event=hangs: {why}"));
             }
+            _ => {}
         }
-        line.write_all(&[pulse::RELIEVED])
+        Ok(restored.is_ok() && !has_gone_on)
     }
 
     fn put_back_for_owner(&self) -> Result<(), OpenError> {
@@ -356,12 +372,18 @@ impl Ward {
             return Ok(None);
         }
         let ifindex = self.identity.ifindex;
+        // It may have been renamed.
+        let name = link::name(ifindex).filter(|name| {
+            let now = Identity::of(name);
+            now.is_ok_and(|identity| identity == self.identity)
+        });
+        let name = name.as_ref().unwrap_or(&self.interface);
         // In the dead guard's name: who starts meanwhile waits, as for any lock
         // that its owner left.
         let answers = directory.join(file_name(&self.interface, &self.identity, "sock"));
         let mut knobs = Knobs::take(
             directory,
-            &self.interface,
+            name,
             self.identity,
             self.device,
             Box::new(Netdev::new()),
@@ -394,6 +416,8 @@ struct Owner {
     /// When it was last heard of, if it has turned anything.
     heard: Option<Instant>,
     is_relieved: bool,
+    /// The kernel refused to put something back.
+    is_refused: bool,
 }
 
 impl Owner {
@@ -409,9 +433,17 @@ impl Owner {
         !self.is_relieved && silence.is_some_and(|silence| silence >= pulse::LIMIT)
     }
 
+    /// What did not succeed is tried again after as long a silence.
+    fn on_relief(&mut self, relieved: bool) {
+        self.is_relieved = relieved;
+        self.is_refused = !relieved;
+        self.heard = Some(Instant::now());
+    }
+
     /// Whether it goes on now, after it hung.
     fn on_word(&mut self, word: u8) -> bool {
         self.heard = (word == pulse::BEAT).then(Instant::now);
+        self.is_refused = false;
         std::mem::take(&mut self.is_relieved)
     }
 }
@@ -424,9 +456,13 @@ enum End {
     Killed(Option<HeldLink>),
 }
 
-/// Says it, whether or not somebody reads that.
+/// Says it, if somebody reads that. Who waits for a reader keeps nothing.
 fn say(interface: &str, what: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "plimsoll: interface={interface}{what}");
+    let stderr = io::stderr();
+    let mut read = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    if matches!(poll(&mut read, PollTimeout::ZERO), Ok(1)) {
+        let _ = writeln!(&stderr, "plimsoll: interface={interface}{what}");
+    }
 }
 
 /// Holds an attachment until somebody else detaches it or puts another program there.
@@ -465,3 +501,6 @@ fn prepare(may_close: bool) {
     needs.extend(may_close.then_some(Need::Links));
     let _ = drop_capabilities(&needs);
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,8 +109,10 @@ pub struct Knobs {
     any_driver: bool,
     /// Dropping restores nothing any more.
     is_over: bool,
-    // Given up last, when all is restored. None of what is only put back for its owner.
-    _lock: Option<Lock>,
+    /// By which the keeper knows that this process gets on.
+    pulse: Option<Pulse>,
+    // Given up last, when all is restored. None where another is the owner.
+    lock: Option<Lock>,
 }
 
 /// Why an interface's settings are not this process's to turn, or why what a killed
@@ -237,7 +239,8 @@ impl Knobs {
             file,
             any_driver: false,
             is_over: false,
-            _lock: Some(lock),
+            pulse: None,
+            lock: Some(lock),
         };
         if let Some(left) = left {
             knobs.take_over(&left)?;
@@ -277,6 +280,20 @@ impl Knobs {
     #[must_use]
     pub fn name_now(&self) -> Option<String> {
         link::name(self.record.identity.ifindex)
+    }
+
+    /// From now on the keeper hears of what is turned, and puts it back if this process
+    /// [beats](Knobs::beat) no more.
+    pub fn set_pulse(&mut self, pulse: Pulse) {
+        self.pulse = Some(pulse);
+    }
+
+    /// To be called several times a second. True if the keeper has put settings back meanwhile,
+    /// since it heard nothing for two seconds: [restore](Knobs::restore) and begin anew.
+    pub fn beat(&mut self) -> bool {
+        let are_turned = !self.is_untouched();
+        let pulse = self.pulse.as_mut();
+        pulse.is_some_and(|pulse| pulse.beat(are_turned))
     }
 
     /// True if nothing is turned.

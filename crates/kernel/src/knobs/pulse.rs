@@ -4,8 +4,8 @@
 //! overload wanted would hold up the packets of a calm host for as long. So the keeper puts back
 //! the settings of one that was not heard of for [`LIMIT`], and says so. The record stays: it is
 //! its owner's, who may go on at any time. Then it hears of it with its next
-//! [beat](Pulse::beat), and turns anew what it wants turned. Whatever it did in between, it is
-//! the last to write.
+//! [beat](super::Knobs::beat), and turns anew what it wants turned. Whatever it did in between,
+//! it is the last to write.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
@@ -35,6 +35,7 @@ pub struct Pulse {
     line: UnixStream,
     last: u8,
     told: Instant,
+    was_relieved: bool,
 }
 
 impl Pulse {
@@ -43,39 +44,39 @@ impl Pulse {
             line,
             last: REST,
             told: Instant::now(),
+            was_relieved: false,
         }
     }
 
-    /// To be called several times a second while settings are turned, before any more is, and
-    /// once after they are back. True if the keeper has put them back: this process was not
-    /// heard of for two seconds. [`Knobs::restore`](super::Knobs::restore) and begin anew.
-    pub fn beat(&mut self, are_turned: bool) -> bool {
-        let relieved = self.was_relieved();
-        let word = match are_turned && !relieved {
+    /// Tells whether something is turned. True if the keeper has put it back since this was last
+    /// called.
+    pub(super) fn beat(&mut self, are_turned: bool) -> bool {
+        self.listen();
+        self.tell(are_turned);
+        std::mem::take(&mut self.was_relieved)
+    }
+
+    /// Tells the keeper, if it does not know or is to hear that this process gets on.
+    pub(super) fn tell(&mut self, are_turned: bool) {
+        let word = match are_turned {
             true => BEAT,
             false => REST,
         };
         let is_due = word == BEAT && self.told.elapsed() >= INTERVAL;
-        if word != self.last || is_due {
-            // Where the keeper is gone, or does not read, nobody is told.
-            let told = send(self.line.as_raw_fd(), &[word], quietly());
-            if told.is_ok() {
-                (self.last, self.told) = (word, Instant::now());
-            }
+        // Where the keeper is gone, or does not read, nobody is told.
+        if (word != self.last || is_due) && say(&self.line, word).is_ok() {
+            (self.last, self.told) = (word, Instant::now());
         }
-        relieved
     }
 
-    fn was_relieved(&mut self) -> bool {
-        let mut relieved = false;
+    fn listen(&mut self) {
         let mut said = [0];
         while let Ok(1) = recv(self.line.as_raw_fd(), &mut said, quietly()) {
-            relieved = true;
+            self.was_relieved = true;
             if said == [RELIEVING] {
                 self.wait();
             }
         }
-        relieved
     }
 
     /// Until the keeper has said more, or is gone.
@@ -84,6 +85,11 @@ impl Pulse {
         let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
         let _ = poll(&mut wanted, patience);
     }
+}
+
+/// Says a word on the line to the keeper, whether or not anybody reads it.
+pub(super) fn say(line: &UnixStream, word: u8) -> nix::Result<usize> {
+    send(line.as_raw_fd(), &[word], quietly())
 }
 
 /// Without waiting, and without a signal where nobody listens.
@@ -122,10 +128,12 @@ mod tests {
         assert_eq!(heard(&keeper), [BEAT, REST]);
         assert!(!pulse.beat(true));
         keeper.write_all(&[RELIEVING, RELIEVED]).unwrap();
+        // What is turned meanwhile does not hide it.
+        pulse.tell(true);
         assert!(pulse.beat(true), "the keeper has put it back");
-        assert_eq!(heard(&keeper), [BEAT, REST]);
-        assert!(!pulse.beat(true));
         assert_eq!(heard(&keeper), [BEAT]);
+        assert!(!pulse.beat(false));
+        assert_eq!(heard(&keeper), [REST]);
     }
 
     #[test]
@@ -143,5 +151,15 @@ mod tests {
         let heard = Instant::now();
         assert!(restoring.join().unwrap() <= heard);
         assert!(!pulse.beat(true), "without a keeper nobody restores");
+    }
+
+    /// The guard's end once waited for a keeper that was stopped.
+    #[test]
+    fn a_keeper_that_does_not_listen_holds_nobody_up() {
+        let (_keeper, line) = UnixStream::pair().unwrap();
+        while say(&line, BEAT).is_ok() {}
+        let mut pulse = Pulse::new(line);
+        assert!(!pulse.beat(true));
+        assert_eq!(pulse.last, REST, "it is told later");
     }
 }

@@ -143,11 +143,12 @@ impl Knobs {
         }
     }
 
-    /// Puts back what `record` says, once, for an owner that does not. What is recorded stays so.
+    /// Puts back what `record` says, for an owner that does not. What is recorded stays so: it is
+    /// its owner's.
     ///
     /// # Errors
     ///
-    /// The first refusal, after trying all.
+    /// As [`Knobs::restore`].
     pub(super) fn relieve(
         interface: &str,
         device: Device,
@@ -162,12 +163,19 @@ impl Knobs {
             file,
             any_driver: false,
             is_over: true,
-            _lock: None,
+            pulse: None,
+            lock: None,
         };
-        knobs.let_threads_run();
-        // If the kernel does not answer, ids are as they were.
-        let _ = knobs.follow();
-        knobs.put_all_back(|_| true).0
+        knobs.restore()
+    }
+
+    /// What is to be restored yet is on disk.
+    fn write_rest(&self) -> Result<(), RecordError> {
+        match (&self.lock, self.record.is_empty()) {
+            (None, _) => Ok(()),
+            (Some(_), true) => self.file.remove(),
+            (Some(_), false) => self.file.write(&self.record),
+        }
     }
 
     /// Of an interface that this namespace has no more.
@@ -181,7 +189,7 @@ impl Knobs {
             // It is gone, if an error came.
             _ => {
                 self.record.keep(Vec::new());
-                Ok(self.file.remove()?)
+                Ok(self.write_rest()?)
             }
         }
     }
@@ -251,11 +259,7 @@ impl Knobs {
         } else {
             self.record.forget(&gone);
         }
-        let written = if self.record.is_empty() {
-            self.file.remove()
-        } else {
-            self.file.write(&self.record)
-        };
+        let written = self.write_rest();
         restored?;
         Ok(written?)
     }
@@ -315,7 +319,7 @@ impl Knobs {
                 ref scheduling,
             } => {
                 let (found, thread) = self.thread_of(napi)?;
-                thread.map_or(Ok(None), |thread| scheduling.give_to(thread))?;
+                thread.map_or(Ok(None), |thread| scheduling.give_back_to(thread))?;
                 return Ok(found);
             }
             Setting::ControlGroup {

@@ -352,7 +352,7 @@ impl Knobs {
         }
     }
 
-    /// Old values are on disk when this returns.
+    /// Old values are on disk when this returns, and the keeper knows.
     pub(super) fn write_down(&mut self, settings: Vec<Setting>) -> Result<(), RecordError> {
         let before = self.record.clone();
         let mut new = false;
@@ -362,6 +362,9 @@ impl Knobs {
         if new && let Err(error) = self.file.write(&self.record) {
             self.record = before;
             return Err(error);
+        }
+        if let Some(pulse) = &mut self.pulse {
+            pulse.tell(!self.record.is_empty());
         }
         Ok(())
     }
