@@ -25,25 +25,40 @@ pub(crate) struct Socket {
     pub(crate) control_group: Option<u64>,
 }
 
-/// At most `limit` sockets, and whether there were more.
-pub(crate) fn sockets(limit: usize) -> io::Result<(Vec<Socket>, bool)> {
-    let mut sockets = Vec::new();
+/// Where a socket is bound.
+pub(crate) type Place = (Protocol, IpAddr, u16);
+
+/// At most `limit` of the sockets at places that are meant, and whether there were more.
+pub(crate) fn sockets(
+    limit: usize,
+    is_meant: impl Fn(Place) -> bool,
+) -> io::Result<(Vec<Socket>, bool)> {
+    let mut found = Found {
+        sockets: Vec::new(),
+        limit,
+        is_meant,
+    };
     for family in [libc::AF_INET, libc::AF_INET6] {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
-            if !dump(family, protocol, limit, &mut sockets)? {
-                return Ok((sockets, true));
+            if !dump(family, protocol, &mut found)? {
+                return Ok((found.sockets, true));
             }
         }
     }
-    Ok((sockets, false))
+    Ok((found.sockets, false))
+}
+
+struct Found<M> {
+    sockets: Vec<Socket>,
+    limit: usize,
+    is_meant: M,
 }
 
 /// Adds one kind of sockets; false if there is no room for all.
 fn dump(
     family: i32,
     protocol: Protocol,
-    limit: usize,
-    sockets: &mut Vec<Socket>,
+    found: &mut Found<impl Fn(Place) -> bool>,
 ) -> io::Result<bool> {
     let mut header = ReqV2 {
         family: u8::try_from(family).expect("a small number"),
@@ -53,22 +68,12 @@ fn dump(
         Protocol::Udp => {
             header.protocol = u8::try_from(libc::IPPROTO_UDP).expect("a small number");
             header.states = u32::MAX;
-            collect(
-                &Request::new().op_udp_diag_dump(&header),
-                protocol,
-                limit,
-                sockets,
-            )
+            collect(&Request::new().op_udp_diag_dump(&header), protocol, found)
         }
         Protocol::Tcp => {
             header.protocol = u8::try_from(libc::IPPROTO_TCP).expect("a small number");
             header.states = 1 << TcpState::Listen as u32;
-            collect(
-                &Request::new().op_tcp_diag_dump(&header),
-                protocol,
-                limit,
-                sockets,
-            )
+            collect(&Request::new().op_tcp_diag_dump(&header), protocol, found)
         }
     }
 }
@@ -76,8 +81,7 @@ fn dump(
 fn collect<R>(
     request: &R,
     protocol: Protocol,
-    limit: usize,
-    sockets: &mut Vec<Socket>,
+    found: &mut Found<impl Fn(Place) -> bool>,
 ) -> io::Result<bool>
 where
     R: for<'a> NetlinkRequest<ReplyType<'a> = (Msg, IterableReplyAttrs<'a>)>,
@@ -89,13 +93,17 @@ where
         let Some(address) = address(&message) else {
             continue;
         };
-        if sockets.len() == limit {
+        let port = message.sockid.sport();
+        if !(found.is_meant)((protocol, address, port)) {
+            continue;
+        }
+        if found.sockets.len() == found.limit {
             return Ok(false);
         }
-        sockets.push(Socket {
+        found.sockets.push(Socket {
             protocol,
             address,
-            port: message.sockid.sport(),
+            port,
             inode: message.inode,
             cookie: u64::from_ne_bytes(message.sockid.cookie),
             user: message.uid,
@@ -117,5 +125,27 @@ fn address(message: &Msg) -> Option<IpAddr> {
             Some(address.to_ipv4_mapped().map_or(address.into(), IpAddr::V4))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    /// Whoever opened 20,000 sockets took protection from those that came after them.
+    #[test]
+    fn sockets_that_nobody_asked_for_leave_room_for_the_others() {
+        let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let sockets = [bind(), bind(), bind()];
+        let last = sockets.iter().map(|socket| socket.local_addr().unwrap());
+        for meant in last {
+            let place = (Protocol::Udp, meant.ip(), meant.port());
+            let (found, more) = super::sockets(1, |other| other == place).unwrap();
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].port, meant.port());
+            assert!(!more);
+        }
     }
 }

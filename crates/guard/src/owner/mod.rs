@@ -11,7 +11,8 @@
 //! takes `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`; without them, their
 //! sockets still have a control group. Where processes have tens of thousands
 //! of descriptors, it takes seconds until a new socket's process is known. All
-//! sockets are listed at once: 20,000 take the kernel 10 to 15 ms.
+//! sockets are listed at once: 20,000 take the kernel 10 to 15 ms. A report shows owners of the
+//! first 20,000.
 
 pub(crate) mod control_group;
 mod diag;
@@ -27,7 +28,7 @@ use plimsoll_kernel::error::os;
 
 use crate::error::Error;
 use control_group::ControlGroups;
-use diag::{Protocol, Socket};
+use diag::{Place, Protocol, Socket};
 use holder::Holders;
 
 /// Sockets listed at most; more than channels can be.
@@ -60,7 +61,7 @@ pub struct OwnerProcess {
 /// owners.
 #[derive(Debug, Default)]
 pub struct Owners {
-    sockets: HashMap<(Protocol, IpAddr, u16), Vec<Socket>>,
+    sockets: HashMap<Place, Vec<Socket>>,
     cookies: HashMap<u64, Socket>,
     holders: Holders,
     control_groups: ControlGroups,
@@ -83,8 +84,27 @@ impl Owners {
     ///
     /// The kernel does not list sockets.
     pub fn refresh(&mut self) -> Result<(), Error> {
+        self.refresh_where(|_| true)
+    }
+
+    /// The same of the sockets of these channels alone: however many others anybody opens, these
+    /// are found.
+    ///
+    /// # Errors
+    ///
+    /// As [`Owners::refresh`].
+    pub(crate) fn refresh_channels(
+        &mut self,
+        channels: impl Iterator<Item = (Kind, IpAddr, u16)>,
+    ) -> Result<(), Error> {
+        let places = channels.flat_map(|(kind, address, port)| places_of(kind, address, port));
+        let places: HashSet<Place> = places.collect();
+        self.refresh_where(|place| places.contains(&place))
+    }
+
+    fn refresh_where(&mut self, is_meant: impl Fn(Place) -> bool) -> Result<(), Error> {
         let (sockets, truncated) =
-            diag::sockets(SOCKETS_MAX).map_err(os("list the host's sockets"))?;
+            diag::sockets(SOCKETS_MAX, is_meant).map_err(os("list the host's sockets"))?;
         self.truncated = truncated;
         let inodes: HashSet<u32> = sockets.iter().map(|socket| socket.inode).collect();
         self.holders.refresh(&inodes);
@@ -112,18 +132,8 @@ impl Owners {
     /// `port`.
     #[must_use]
     pub fn of_channel(&self, kind: Kind, address: IpAddr, port: u16) -> Option<Owner> {
-        let protocol = match kind {
-            Kind::UdpSocket | Kind::Multicast => Protocol::Udp,
-            Kind::TcpListener => Protocol::Tcp,
-            _ => return None,
-        };
-        let any = [
-            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        ];
-        let places = std::iter::once(address).chain(any);
-        let sockets = places
-            .filter_map(|place| self.sockets.get(&(protocol, place, port)))
+        let sockets = places_of(kind, address, port)
+            .filter_map(|place| self.sockets.get(&place))
             .find(|sockets| !sockets.is_empty())?;
         let first = sockets
             .iter()
@@ -150,4 +160,19 @@ impl Owners {
             sockets,
         }
     }
+}
+
+/// Where the sockets of a channel may be bound; those that are nearest come first.
+fn places_of(kind: Kind, address: IpAddr, port: u16) -> impl Iterator<Item = Place> {
+    let protocol = match kind {
+        Kind::UdpSocket | Kind::Multicast => Some(Protocol::Udp),
+        Kind::TcpListener => Some(Protocol::Tcp),
+        _ => None,
+    };
+    let any = [
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    ];
+    let addresses = std::iter::once(address).chain(any);
+    addresses.filter_map(move |address| Some((protocol?, address, port)))
 }

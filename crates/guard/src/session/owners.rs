@@ -76,7 +76,9 @@ impl SocketOwners {
 }
 
 fn find_out(mut owners: Owners, settings: &Settings, sockets: Vec<Seated>) -> Found {
-    let refreshed = owners.refresh();
+    let places = sockets.iter();
+    let places = places.map(|socket| (socket.kind, socket.address, socket.port));
+    let refreshed = owners.refresh_channels(places);
     let owned = refreshed.map(|()| {
         let mut protected = ProtectedOwners::of(settings);
         let owned = sockets.into_iter().map(|socket| {
