@@ -1,10 +1,11 @@
 //! `plimsoll guard` as an operator runs it, read through its `--json` lines.
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,23 @@ const LINE_LIMIT: Duration = Duration::from_secs(20);
 pub(crate) struct Guard {
     child: Child,
     lines: Receiver<Value>,
-    said: Arc<Mutex<Vec<String>>>,
+    said: Said,
+}
+
+/// What a guard has written to standard error, and its keeper after it.
+#[derive(Clone, Default)]
+pub(crate) struct Said(Arc<Mutex<Vec<String>>>);
+
+impl Said {
+    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines().join(" | "))
+    }
 }
 
 impl Guard {
@@ -61,8 +78,8 @@ impl Guard {
     fn spawn(mut command: Command) -> Outcome<Self> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let listener = Arc::clone(&said);
+        let said = Said::default();
+        let listener = said.clone();
         if let Some(stderr) = child.stderr.take() {
             thread::spawn(move || listen(stderr, &listener));
         }
@@ -131,10 +148,10 @@ impl Guard {
     }
 
     /// Kills it.
-    pub(crate) fn kill(mut self) -> Outcome<()> {
+    pub(crate) fn kill(mut self) -> Outcome<Said> {
         self.child.kill()?;
         self.child.wait()?;
-        Ok(())
+        Ok(self.said.clone())
     }
 
     fn signal(&self, signal: Signal) -> Outcome<()> {
@@ -150,8 +167,7 @@ impl Guard {
 
     /// What it has told on standard error.
     pub(crate) fn said(&self) -> String {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.join(" | ")
+        self.said.to_string()
     }
 }
 
@@ -175,10 +191,9 @@ fn read(stdout: ChildStdout) -> Receiver<Value> {
     lines
 }
 
-fn listen(stderr: impl Read, said: &Mutex<Vec<String>>) {
+fn listen(stderr: impl Read, said: &Said) {
     for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.push(line);
+        said.lines().push(line);
     }
 }
 

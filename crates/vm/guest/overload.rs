@@ -95,7 +95,7 @@ fn once(
         // The keeper first: it would be quicker.
         send_signal(keeper, Signal::SIGKILL)?;
     }
-    guard.kill()?;
+    let said = guard.kill()?;
     if takes_keeper {
         if number % KINDS == KINDS - 1 {
             Guard::start(site)?.stop()?;
@@ -107,7 +107,8 @@ fn once(
             }
         }
     }
-    before.wait_until_back(site)
+    let back = before.wait_until_back(site);
+    back.map_err(|error| format!("{error}; it said: {said}").into())
 }
 
 fn keeper_of(guard: u32) -> Outcome<Pid> {

@@ -45,7 +45,7 @@ pub(crate) fn threads(site: &Site) -> Outcome {
                 guard.stop()?;
             }
             1 => guard.stop()?,
-            _ => guard.kill()?,
+            _ => drop(guard.kill()?),
         }
         if round < KILLED {
             before.wait_until_back(site)?;
