@@ -69,6 +69,7 @@ impl Cookies {
         let now = Instant::now();
         let mss = self.routes.on_interval(now).mss(mtu);
         program.set_interface(self.ifindex, mss, mac);
+        program.set_enslaved(link.master.is_some());
         let seen = seen(program)?;
         let news = Seen {
             answered: seen.answered.saturating_sub(self.before.answered),

@@ -27,6 +27,8 @@ const ICMPV4_HEADER_BYTES: usize = 8;
 const ICMPV6_HEADER_BYTES: usize = 4;
 /// Every fragment header, and the least of the others.
 const EXTENSION_BYTES: usize = 8;
+/// Where a routing header says how many segments are still to be visited (RFC 8200, 4.4).
+const SEGMENTS_LEFT: usize = 3;
 
 /// What stands behind the Ethernet header and its tags.
 pub(super) enum Link<'a> {
@@ -148,9 +150,15 @@ pub(super) fn extensions(datagram: &mut Datagram<'_, Ipv6Addr>) -> Result<(), Ki
             {
                 return Err(Kind::Other);
             }
-            IpProtocol::HopByHop | IpProtocol::Ipv6Route | IpProtocol::Ipv6Opts => {
-                options_bytes(datagram.payload)?
+            IpProtocol::Ipv6Route => {
+                let bytes = options_bytes(datagram.payload)?;
+                if datagram.payload[SEGMENTS_LEFT] > 0 {
+                    // For the next segment, not for this host.
+                    return Err(Kind::Other);
+                }
+                bytes
             }
+            IpProtocol::HopByHop | IpProtocol::Ipv6Opts => options_bytes(datagram.payload)?,
             IpProtocol::IpSecAh => authentication_bytes(datagram.payload)?,
             IpProtocol::Ipv6Frag => {
                 datagram.part = fragment(datagram.payload)?;

@@ -37,6 +37,12 @@ static __always_inline bool is_of_interface(const struct address *address)
 	return local && *local == (DESTINATION_LOCAL | ADDRESS_OF_INTERFACE);
 }
 
+/* Whether an IPv6 address is one of the link alone (RFC 4291, 2.5.6). */
+static __always_inline bool is_link_local(const struct address *address)
+{
+	return bpf_ntohl(address->words[0]) >> 22 == 0xfe80 >> 6;
+}
+
 /*
  * Whether a packet may come from this source over a wire: not from an address of
  * this host, nor from one that is nobody's (RFC 6890; the stack's "martians").

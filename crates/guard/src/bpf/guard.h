@@ -384,6 +384,7 @@ struct settings {
 	__u32 full_watermark;
 	__u8 fairness; /* an overloaded channel's packets are judged by source */
 	__u8 learning; /* who is served becomes known */
+	__u8 enslaved; /* the guarded interface belongs to a bridge, a bond or a VRF */
 	/* The guarded interface; no answer is sent before it is known (0). */
 	__u32 ifindex;
 	/* Bytes of the largest segment, by the link's MTU and by routes; 0: not known. */

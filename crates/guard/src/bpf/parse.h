@@ -209,7 +209,7 @@ static __always_inline enum frame parse_frame(struct xdp_md *ctx, struct packet 
 enum extension_result {
 	EXTENSIONS_DONE, /* the transport header follows */
 	EXTENSIONS_MALFORMED,
-	EXTENSIONS_OTHER, /* encrypted, none, too many, or fragmented twice */
+	EXTENSIONS_OTHER, /* encrypted, none, too many, fragmented twice, or to go on */
 };
 
 static __always_inline bool is_extension(__u8 protocol)
@@ -237,6 +237,9 @@ static __always_inline void note_fragment(struct packet *packet, const void *hea
 	else if (offset & IPV6_MORE_FRAGMENTS)
 		packet->fragment_part = FIRST_FRAGMENT;
 }
+
+/* Where a routing header says how many segments are still to be visited (RFC 8200, 4.4). */
+#define SEGMENTS_LEFT 3
 
 /*
  * Walks IPv6 extension headers; returns enum extension_result. A fragment's
@@ -266,6 +269,8 @@ __noinline int parse_ipv6_extensions(struct xdp_md *ctx, struct packet *packet)
 		if (bytes > packet->left ||
 		    (protocol == IPPROTO_AH && bytes < AUTHENTICATION_BYTES_MIN))
 			return EXTENSIONS_MALFORMED;
+		if (protocol == IPPROTO_ROUTING && header[SEGMENTS_LEFT])
+			return EXTENSIONS_OTHER; /* for the next segment, not for this host */
 		if (protocol == IPPROTO_FRAGMENT) {
 			if (fragmented)
 				return EXTENSIONS_OTHER;

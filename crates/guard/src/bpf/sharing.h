@@ -44,6 +44,8 @@ __noinline int is_member_full(__u64 member)
 	__u32 slot = known ? *known : 0;
 	struct channel *channel = slot ? channel_at(slot) : NULL;
 
+	if (udp->encap_rcv)
+		return false;
 	return queue.occupancy >= limit_bytes(&queue, slot, channel && channel->discarding) &&
 	       ((channel && channel->pressed) || has_no_room(&queue));
 }

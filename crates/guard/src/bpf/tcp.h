@@ -193,6 +193,18 @@ static __always_inline enum outcome judge_cookie(const struct packet *packet,
 }
 
 /*
+ * Whether the look-up from here finds each connection that a segment may be of. One that is bound
+ * to a device above this interface (a bridge, a bond, a VLAN, a VRF) is not found, and a listener
+ * is found in its place. Connections of link-local peers are bound.
+ */
+static __always_inline bool sees_connections(const struct packet *packet)
+{
+	return is_of_interface(&packet->destination) && !settings.enslaved &&
+	       !(packet->ipv6 && (is_link_local(&packet->source) ||
+				  is_link_local(&packet->destination)));
+}
+
+/*
  * A listener past its SYN queue: its SYNs are answered with cookies, and the
  * ends of handshakes must carry one. Without it the stack could only refuse. Cookies come
  * back after the queue has room again as well: then nothing is refused for want of one.
@@ -211,7 +223,7 @@ static __always_inline void judge_handshake(struct xdp_md *ctx, const struct pac
 			       packet->ipv6))
 			verdict->outcome = judge_cookie(packet, verdict);
 		else if (discarding == DISCARDING_SYNS && verdict->at_backlog &&
-			 is_governed(now_tick()))
+			 is_governed(now_tick()) && sees_connections(packet))
 			verdict->outcome = OUTCOME_NO_COOKIE;
 	}
 }

@@ -180,16 +180,31 @@ static __always_inline enum outcome judge_queue(const struct packet *packet,
 	return discard ? OUTCOME_SOCKET_QUEUE : OUTCOME_ADMITTED;
 }
 
+/* A tunnel takes most of the socket's packets before they reach its queue. */
+static __always_inline void spare_tunnel(struct verdict *verdict)
+{
+	verdict->tunnelled = true;
+	if (!verdict->channel)
+		return;
+	verdict->channel->discarding = DISCARDING_NOTHING;
+	verdict->channel->pressed = false;
+	verdict->channel->filling = 0;
+}
+
 static __always_inline void judge_udp_queue(const struct packet *packet, const void *socket,
 					    struct verdict *verdict)
 {
 	const struct sock *sk = bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct sock));
 	const struct udp_sock *udp =
 		bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct udp_sock));
-	struct queue queue = udp_queue(sk, udp);
+	struct queue queue;
 
+	if (udp->encap_rcv) {
+		spare_tunnel(verdict);
+		return;
+	}
+	queue = udp_queue(sk, udp);
 	verdict->outcome = judge_queue(packet, verdict, sk, &queue);
-	verdict->tunnelled = verdict->outcome == OUTCOME_ADMITTED && udp->encap_rcv;
 }
 
 #endif

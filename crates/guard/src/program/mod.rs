@@ -70,6 +70,8 @@ mod test_run;
 #[cfg(test)]
 mod translated_tests;
 #[cfg(test)]
+mod tunnel_tests;
+#[cfg(test)]
 mod verifier_tests;
 
 pub(crate) use skeleton::types;

@@ -53,6 +53,11 @@ impl Program<'_> {
         settings.mac = mac;
     }
 
+    /// Tells the program whether its interface belongs to another.
+    pub(crate) fn set_enslaved(&mut self, enslaved: bool) {
+        self.settings().enslaved = enslaved.into();
+    }
+
     /// Tells the program which IP protocols tunnels of this host take, a bit for each.
     pub(crate) fn set_tunnels(&mut self, protocols: u64) {
         self.settings().tunnels = protocols;

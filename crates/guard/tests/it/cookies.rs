@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{Backlog, listen};
 
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
-use plimsoll_packets::frame::TcpFlags;
+use plimsoll_packets::frame::{Packet, TcpFlags};
 
-use crate::common::peer::{Job, OtherEnd, run, with_peer};
+use crate::common::peer::{Job, NOBODY_V6, OtherEnd, run, with_peer};
 use crate::common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener};
-use crate::common::{HOST_V4, HOST_V6, Wire, in_namespace};
+use crate::common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip};
 
 const CLIENTS: usize = 20;
 
@@ -94,6 +94,39 @@ fn real_clients_connect_past_a_full_syn_queue() {
 #[test]
 fn real_clients_connect_past_a_full_syn_queue_over_ipv6() {
     in_namespace(|| real_clients_connect(HOST_V6.into()));
+}
+
+/// Whoever connects from a link-local address, or through a VRF, has a connection that is bound to
+/// a device. Not found from below, its segments were taken for forged ends of handshakes.
+#[test]
+fn segments_of_connections_that_may_be_bound_above_are_admitted() {
+    in_namespace(|| {
+        with_peer(OtherEnd::Takes, |peer| {
+            let mut storage = Storage::default();
+            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+            let host = IpAddr::V6(HOST_V6);
+            let _server = listener(host);
+            fill_syn_queue(peer, host);
+            guard.regulate().unwrap();
+            let ack = |from: IpAddr| {
+                let packet = Packet::new(from, host).macs(PEER_MAC, HOST_MAC);
+                packet.tcp(20_000, PORT, TcpFlags::ACK, &[])
+            };
+            let (far, near) = (NOBODY_V6.into(), "fe80::9".parse().unwrap());
+            let syn = from_nobody(host, 20_000, TcpFlags::SYN);
+            let is_admitted = |guard: &mut Guard<'_>, from| {
+                assert!(!guard.test_run(&syn, 1).unwrap().0, "the SYN queue is full");
+                guard.test_run(&ack(from), 1).unwrap().0
+            };
+            assert!(!is_admitted(&mut guard, far));
+            assert!(is_admitted(&mut guard, near));
+            // A bridge stands for a VRF, which not every kernel has.
+            ip("link add br0 type bridge");
+            ip("link set v0 master br0");
+            guard.refresh().unwrap();
+            assert!(guard.test_run(&ack(far), 1).unwrap().0);
+        });
+    });
 }
 
 #[test]
