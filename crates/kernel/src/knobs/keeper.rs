@@ -67,7 +67,7 @@ const NOT_HELD: &str = "the keeper does not find its link, which takes CAP_SYS_A
 /// everything back itself, so drop it after the [`Knobs`].
 #[derive(Debug)]
 pub struct Keeper {
-    line: UnixStream,
+    line: Arc<UnixStream>,
     ifindex: u32,
     guard: Process,
     mark: Mark,
@@ -109,7 +109,7 @@ impl Keeper {
         // SAFETY: no other thread exists that could hold a lock in the child.
         match unsafe { fork() }.map_err(os("start the keeper of settings"))? {
             ForkResult::Parent { .. } => Ok(Self {
-                line,
+                line: Arc::new(line),
                 ifindex,
                 guard,
                 mark,
@@ -151,15 +151,11 @@ impl Keeper {
         Self::start_each(interfaces, true)
     }
 
-    /// By which this process tells that it gets on. Whoever never [beats](Pulse::beat) may hang for
-    /// as long as it likes.
-    ///
-    /// # Errors
-    ///
-    /// This process may open no more files.
-    pub fn pulse(&self) -> Result<Pulse, OpenError> {
-        let line = self.line.try_clone();
-        Ok(Pulse::new(line.map_err(os("tell the keeper of settings"))?))
+    /// By which this process tells that it gets on. Whoever never beats may hang for as long as it
+    /// likes.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        Pulse::new(Arc::clone(&self.line))
     }
 
     fn start_each(interfaces: &[impl AsRef<str>], may_close: bool) -> Result<Vec<Self>, OpenError> {
@@ -205,9 +201,9 @@ impl Keeper {
         self.mark.write(self.guard, program)?;
         let mut message = vec![KEEP];
         message.extend(program.to_ne_bytes());
-        self.line.write_all(&message).map_err(failed())?;
+        (&*self.line).write_all(&message).map_err(failed())?;
         let mut answer = [0];
-        self.line.read_exact(&mut answer).map_err(failed())?;
+        (&*self.line).read_exact(&mut answer).map_err(failed())?;
         match answer == [HELD] {
             true => Ok(()),
             false => {

@@ -16,8 +16,9 @@ use super::{Guarding, OpenError, RecordError};
 use crate::process::Process;
 
 /// A process that is about to start another program holds copies of the
-/// descriptors of its parent for a moment, a dead owner's among them.
-const TRIES: u32 = 50;
+/// descriptors of its parent for a moment, a dead owner's among them. The threads of a dead owner
+/// give them back one after the other, and some drivers set up their rings anew in between.
+const TRIES: u32 = 500;
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// The lock, held.

@@ -9,6 +9,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -32,14 +33,16 @@ pub(super) const RELIEVED: u8 = 3;
 /// Tells the keeper that this process gets on.
 #[derive(Debug)]
 pub struct Pulse {
-    line: UnixStream,
+    /// The keeper's own descriptor: a second one would end before the lock does, and the keeper
+    /// take that for the guard's end.
+    line: Arc<UnixStream>,
     last: u8,
     told: Instant,
     was_relieved: bool,
 }
 
 impl Pulse {
-    pub(super) fn new(line: UnixStream) -> Self {
+    pub(super) fn new(line: Arc<UnixStream>) -> Self {
         Self {
             line,
             last: REST,
@@ -114,7 +117,7 @@ mod tests {
     #[test]
     fn the_keeper_hears_of_what_is_turned_now_and_then_and_once_of_what_is_back() {
         let (mut keeper, line) = UnixStream::pair().unwrap();
-        let mut pulse = Pulse::new(line);
+        let mut pulse = Pulse::new(Arc::new(line));
         assert!(!pulse.beat(false));
         assert!(heard(&keeper).is_empty(), "nothing was turned yet");
         for _ in 0..3 {
@@ -139,7 +142,7 @@ mod tests {
     #[test]
     fn whoever_goes_on_waits_until_all_is_back() {
         let (mut keeper, line) = UnixStream::pair().unwrap();
-        let mut pulse = Pulse::new(line);
+        let mut pulse = Pulse::new(Arc::new(line));
         keeper.write_all(&[RELIEVING]).unwrap();
         let restoring = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
@@ -158,7 +161,7 @@ mod tests {
     fn a_keeper_that_does_not_listen_holds_nobody_up() {
         let (_keeper, line) = UnixStream::pair().unwrap();
         while say(&line, BEAT).is_ok() {}
-        let mut pulse = Pulse::new(line);
+        let mut pulse = Pulse::new(Arc::new(line));
         assert!(!pulse.beat(true));
         assert_eq!(pulse.last, REST, "it is told later");
     }
