@@ -150,7 +150,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         if let Some(failure) = router.failure().filter(|_| !told) {
             told = true;
             output::say(format_args!(
-                "plimsoll: forwarding in user space ended by itself, and the kernel forwards: {failure}. Start it again"
+                "plimsoll: forwarding ended by itself, and the kernel forwards: {failure}. Start it again"
             ));
         }
         top.draw(&router)?;

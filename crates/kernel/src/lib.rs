@@ -9,7 +9,8 @@
 //!   to a part of the CPU.
 //! - What the kernel counts: [`meter`] CPU time, [`counters`] packets,
 //!   [`link`] the state of an interface, [`ethtool`] that of its adapter,
-//!   [`routing`] a mirror of routes and neighbours, [`packet_filter`] what rules look at.
+//!   [`routing`] a mirror of routes and neighbours, [`packet_filter`] what rules look at,
+//!   [`ipsec`] whether there are policies.
 //!   Much of it is asked for by [`netlink`].
 //! - Processes: [`privileges`], [`scheduling`], [`control_group`], [`process`], [`namespace`],
 //!   threads that end with their holder ([`watcher`]), and those that do what a real-time
@@ -28,6 +29,7 @@ pub mod errand;
 pub mod error;
 pub mod ethtool;
 pub mod host;
+pub mod ipsec;
 pub mod knobs;
 pub mod lasting_link;
 pub mod link;

@@ -3,6 +3,7 @@
 use std::io;
 
 use plimsoll_kernel::error::{FAILED, LACKS, USED_WRONGLY};
+use plimsoll_kernel::ipsec::Policies;
 use plimsoll_kernel::xdp_link::AttachError;
 
 /// Why this host does not forward as asked.
@@ -25,6 +26,15 @@ pub enum Error {
     NoRouter {
         /// The interfaces.
         interfaces: String,
+    },
+    /// Packets would be forwarded past IPsec.
+    #[error(
+        "IPsec policies hold here ({} for what leaves, {} for what is forwarded: `ip xfrm policy`), and packets that are forwarded past the kernel's stack would leave in clear and come in unprotected: forward on a host without them",
+        .policies.outbound, .policies.forwarded
+    )]
+    Ipsec {
+        /// How many.
+        policies: Policies,
     },
     /// The kernel would drop what user space hands to it.
     #[error(
@@ -67,7 +77,10 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage { .. } | Self::Config(_) | Self::Filter(_) => USED_WRONGLY,
-            Self::NoRouter { .. } | Self::NoEthernet { .. } | Self::ReversePathForAll => LACKS,
+            Self::NoRouter { .. }
+            | Self::Ipsec { .. }
+            | Self::NoEthernet { .. }
+            | Self::ReversePathForAll => LACKS,
             Self::Busy { .. } => FAILED,
             Self::Kernel(error) => error.exit_code(),
             Self::Device(error) => error.exit_code(),

@@ -208,6 +208,12 @@ impl Shared {
             .map_err(Error::bpf("add an interface to the XDP program"))
     }
 
+    /// Nothing is forwarded to it any more: the kernel does that.
+    pub(super) fn remove_device(&self, index: u32) {
+        // It may be gone already.
+        let _ = self.devices.delete(&index.to_ne_bytes());
+    }
+
     /// These prefixes are this host's own from now on, or within such and not.
     pub(super) fn set_own(&self, own: impl Iterator<Item = (IpNet, bool)>) -> Result<(), Error> {
         let error = Error::bpf("tell the XDP program this host's addresses");

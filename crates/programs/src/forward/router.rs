@@ -16,7 +16,7 @@ use nix::net::if_::if_indextoname;
 use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::knobs::Keeper;
 use plimsoll_kernel::routing::{Mirror, switches};
-use plimsoll_kernel::{host, link};
+use plimsoll_kernel::{host, ipsec, link};
 use plimsoll_stack::device::xdp;
 
 use super::engine::Engine;
@@ -62,7 +62,7 @@ pub(super) struct Attached {
     /// As in [`Config`].
     path: DataPath,
     reverse_path: Option<ReversePath>,
-    /// Why the kernel forwards for good instead of user space, by its switches.
+    /// Why the kernel forwards for good instead, by its switches or policies.
     failure: OnceLock<String>,
 }
 
@@ -99,6 +99,7 @@ impl Router {
         config.validate()?;
         host::check_capabilities()?;
         host::check_btf()?;
+        check_ipsec()?;
         // It tells of switches that are turned after they were read.
         let mirror = Mirror::open().map_err(Error::os("read the kernel's routes"))?;
         let ports = ports(config)?;
@@ -157,7 +158,7 @@ impl Router {
         self.polling.as_ref().and_then(Polling::problem)
     }
 
-    /// Why forwarding in user space ended by itself, if it did: the kernel forwards now.
+    /// Why forwarding ended by itself, if it did: the kernel forwards now.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let of_engine = self.engine.as_ref().and_then(Engine::failure);
@@ -284,6 +285,15 @@ fn switches_of(interface: &str, asked: Option<ReversePath>) -> Switches {
     }
 }
 
+/// Whether packets may be forwarded past the kernel's IPsec.
+fn check_ipsec() -> Result<(), Error> {
+    let policies = ipsec::policies().map_err(Error::os("look for IPsec policies"))?;
+    match policies.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Ipsec { policies }),
+    }
+}
+
 impl Attached {
     fn attach(
         config: &Config,
@@ -324,19 +334,33 @@ impl Attached {
         Ok(attached)
     }
 
-    /// Forwarding in user space is over, and the kernel forwards.
+    /// Forwarding here is over, and the kernel forwards.
     pub(super) fn leave_to_kernel(&self) {
         for port in &self.ports {
-            port.instance.release_sockets();
+            match self.path {
+                DataPath::Xdp => self.shared.remove_device(port.index),
+                DataPath::User => port.instance.release_sockets(),
+            }
         }
     }
 
     /// Ends forwarding in user space if the kernel would drop what it hands over.
     pub(super) fn check_way_to_kernel(&self) {
-        if self.path == DataPath::Xdp {
-            return;
+        if self.path == DataPath::User {
+            self.end_by(to_kernel::check());
         }
-        if let Err(error) = to_kernel::check() {
+    }
+
+    /// Ends forwarding if there are IPsec policies now. Whether there are may not be known for a
+    /// moment.
+    pub(super) fn check_ipsec(&self) {
+        if let Err(error @ Error::Ipsec { .. }) = check_ipsec() {
+            self.end_by(Err(error));
+        }
+    }
+
+    fn end_by(&self, checked: Result<(), Error>) {
+        if let Err(error) = checked {
             self.leave_to_kernel();
             self.failure.get_or_init(|| with_causes(&error));
         }

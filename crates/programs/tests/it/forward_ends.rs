@@ -12,7 +12,10 @@ use plimsoll_testbed::blast::Stop;
 use plimsoll_testbed::routed::{Routed, SINK_IPV4, Sink};
 use plimsoll_tries::repeated;
 
-use crate::common::{Books, TURN, config, eventually, nothing_is_left, of, packets_until};
+use crate::common::{
+    Books, TURN, config, eventually, eventually_answered, nothing_is_left, of, on_each_path,
+    packets_until, ping, said,
+};
 
 /// The kernel may forward as much as it can.
 fn unlimited() -> Config {
@@ -132,4 +135,38 @@ fn adds_up(status: &Status) {
         done += sent + dropped + failed;
     }
     assert_eq!(done, forwarded, "{status}");
+}
+
+/// They left in clear.
+#[test]
+fn packets_are_not_forwarded_past_ipsec() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    on_each_path(|path| {
+        let hosts = Routed::create(TestbedConfig::default(), Sink::Answers).expect("three hosts");
+        takes_frames_without_a_program(&hosts);
+        let policy = |what: &str| {
+            let words = format!("xfrm policy {what} src 0.0.0.0/0 dst 10.77.0.2/32 dir out");
+            let block = if what == "add" { " action block" } else { "" };
+            said(hosts.router(), &format!("ip {words}{block}"));
+        };
+        let start = || Router::start(&config(path), Vec::new());
+        let router = hosts.router().run(start).unwrap().expect("it starts");
+        let sink = "10.77.0.2";
+        eventually_answered(hosts.load(), sink);
+        policy("add");
+        eventually("an end", || router.failure().is_some());
+        let answer = ping(hosts.load(), &format!("-c 3 -i 0.2 -W 1 {sink}"));
+        assert!(answer.contains(" 0 received"), "{answer}");
+        hosts.router().run(move || drop(router)).unwrap();
+        let refused = hosts.router().run(start).unwrap().map(drop).unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains("IPsec policies hold here (1 for"),
+            "{refused}"
+        );
+        policy("delete");
+        let again = hosts.router().run(start).unwrap().expect("it starts");
+        hosts.router().run(move || drop(again)).unwrap();
+    });
 }
