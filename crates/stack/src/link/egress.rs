@@ -14,6 +14,7 @@ use super::neighbours::{Neighbours, Resolved};
 use super::paths::{self, Paths};
 use super::peers::Peers;
 use super::resolution::{Builder, solicited_node};
+use super::source;
 use crate::clock;
 use crate::device::{Batch, Device, Frame, Mac};
 use crate::wait::Waker;
@@ -82,10 +83,7 @@ impl Egress {
 
     /// The address of ours to send from.
     pub(crate) fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
-        let same_family = |net: &&IpNet| net.addr().is_ipv4() == destination.is_ipv4();
-        let family = || self.addresses.iter().filter(same_family);
-        let on_link = family().find(|net| net.contains(&destination));
-        on_link.or_else(|| family().next()).map(IpNet::addr)
+        source::source_for(&self.addresses, destination)
     }
 
     /// The longest packet to `destination` that is not to be cut on its way.

@@ -6,3 +6,4 @@ pub(crate) mod neighbours;
 pub(crate) mod paths;
 pub(crate) mod peers;
 pub(crate) mod resolution;
+mod source;
