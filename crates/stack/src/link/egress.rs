@@ -3,12 +3,13 @@
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipnet::IpNet;
 use parking_lot::Mutex;
 use plimsoll_core::time::Instant;
 
+use super::identification::Identification;
 use super::membership::{Memberships, Query};
 use super::neighbours::{Neighbours, Resolved};
 use super::paths::{self, Paths};
@@ -38,8 +39,7 @@ pub(crate) struct Egress {
     pub(crate) paths: Paths,
     /// Wakes the proxies, who repeat unanswered questions.
     proxies: Arc<Waker>,
-    /// Of fragmented datagrams; starts anywhere.
-    identification: AtomicU32,
+    identification: Identification,
     unsent: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ impl Egress {
             memberships: memberships_of(&*device, addresses),
             paths: Paths::new(),
             proxies,
-            identification: AtomicU32::new(fastrand::u32(..)),
+            identification: Identification::default(),
             unsent: AtomicU64::new(0),
             device,
         }
@@ -209,7 +209,7 @@ impl Egress {
             mac: self.mac,
             source,
             destination,
-            id: self.identification.fetch_add(1, Ordering::Relaxed),
+            id: self.identification.next(source.ip(), destination.ip()),
         };
         headers.write(&mut frames);
         // Over IPv4 any router may cut a fragment once more.
