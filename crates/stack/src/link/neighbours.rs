@@ -5,7 +5,8 @@
 //! a minute, then used a little longer while it is asked for again. For an
 //! unknown neighbour some frames are kept until it answers. An answer about an
 //! unknown neighbour that nobody asked for changes nothing; about a known one any answer
-//! counts. A neighbour that asks for us is learnt, since it is about to be answered.
+//! counts. A neighbour that asks for us is learnt, since it is about to be answered. Unknown ones
+//! push out a quarter of the known ones at most.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -28,8 +29,10 @@ const ASK_MAX: u32 = 3;
 const PENDING_MAX: usize = 64;
 /// Frames kept for all of them.
 const PENDING_ALL_MAX: usize = 4 * PENDING_MAX;
-/// Neighbours known at a time.
+/// Neighbours known at a time, those that are asked for included.
 const ENTRIES_MAX: usize = 1024;
+/// Neighbours that are asked for at a time: so many others they can push out.
+const UNKNOWN_MAX: usize = 256;
 
 #[derive(Debug)]
 struct Entry {
@@ -58,12 +61,17 @@ pub(crate) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
     /// Frames that wait in all of them.
     pending: usize,
+    /// Those without an Ethernet address.
+    unknown: usize,
 }
 
 impl Neighbours {
     /// Where `frame` goes that is for the neighbour at `address`.
     pub(crate) fn resolve(&mut self, address: IpAddr, frame: Frame, now: Instant) -> Resolved {
         let pending = self.pending;
+        if pending == PENDING_ALL_MAX && !self.entries.contains_key(&address) {
+            return Resolved::Dropped;
+        }
         let Some(entry) = self.entry(address, now) else {
             return Resolved::Dropped;
         };
@@ -89,17 +97,19 @@ impl Neighbours {
 
     /// What is known of the neighbour at `address`. Nothing: too many are unknown.
     fn entry(&mut self, address: IpAddr, now: Instant) -> Option<&mut Entry> {
-        if !self.entries.contains_key(&address) && !self.make_room() {
+        let is_new = match self.entries.get(&address) {
+            Some(entry) if !entry.is_to_be_forgotten(now) => return self.entries.get_mut(&address),
+            there => there.is_none(),
+        };
+        if self.unknown == UNKNOWN_MAX {
             return None;
         }
-        let entry = self
-            .entries
-            .entry(address)
-            .or_insert_with(|| Entry::new(now));
-        if now.saturating_since(entry.learnt) > BELIEVED + USED {
-            entry.mac = None;
+        if is_new {
+            self.make_room();
         }
-        Some(entry)
+        self.unknown += 1;
+        let entry = self.entries.entry(address);
+        Some(entry.insert_entry(Entry::new(now)).into_mut())
     }
 
     /// `address` is at `mac`. Returns the frames that waited for it. Unless
@@ -112,13 +122,17 @@ impl Neighbours {
         now: Instant,
     ) -> Vec<Frame> {
         let known = self.entries.contains_key(&address);
-        if mac[0] & 1 == 1 || !known && (!asked_us || !self.make_room()) {
+        if mac[0] & 1 == 1 || !known && !asked_us {
             return Vec::new();
+        }
+        if !known {
+            self.make_room();
         }
         let entry = self
             .entries
             .entry(address)
             .or_insert_with(|| Entry::new(now));
+        self.unknown -= usize::from(known && entry.mac.is_none());
         (entry.mac, entry.learnt, entry.asked) = (Some(mac), now, 0);
         let pending = std::mem::take(&mut entry.pending);
         self.pending -= pending.len();
@@ -132,6 +146,7 @@ impl Neighbours {
         self.entries.retain(|_, entry| {
             let kept = entry.mac.is_some() || !entry.is_given_up(now);
             if !kept {
+                self.unknown -= 1;
                 given_up.append(&mut entry.pending);
             }
             kept
@@ -151,17 +166,18 @@ impl Neighbours {
         unknown.map(|entry| entry.asked_at + ASK_AGAIN).min()
     }
 
-    /// Room for one more: the entry that was learnt first goes, unless all of
-    /// them are waited for.
-    fn make_room(&mut self) -> bool {
+    /// Room for one more: the known one that was learnt first goes.
+    fn make_room(&mut self) {
         if self.entries.len() < ENTRIES_MAX {
-            return true;
+            return;
         }
         let known = self.entries.iter().filter(|(_, entry)| entry.mac.is_some());
         let oldest = known
             .min_by_key(|(_, entry)| entry.learnt)
             .map(|(at, _)| *at);
-        oldest.is_some_and(|address| self.entries.remove(&address).is_some())
+        if let Some(address) = oldest {
+            self.entries.remove(&address);
+        }
     }
 }
 
@@ -174,6 +190,11 @@ impl Entry {
             asked_at: Instant::ZERO,
             pending: Vec::new(),
         }
+    }
+
+    /// Nobody has answered for too long: it is as if it had never been known.
+    fn is_to_be_forgotten(&self, now: Instant) -> bool {
+        self.mac.is_some() && now.saturating_since(self.learnt) > BELIEVED + USED
     }
 
     /// It is used for a while yet, and asked for.
@@ -306,6 +327,76 @@ mod tests {
         assert!(matches!(resolve(at(60)), Resolved::To { ask: false, .. }));
         assert!(matches!(resolve(at(61)), Resolved::To { ask: true, .. }));
         assert!(matches!(resolve(at(66)), Resolved::Kept { .. }));
+    }
+
+    /// It was given up without one: what was asked while the entry was used counted.
+    #[test]
+    fn a_forgotten_neighbour_is_asked_three_times_again() {
+        let (pool, mut cache) = (pool(), Neighbours::default());
+        cache.learn(address(), MAC, true, NOW);
+        let resolve = |cache: &mut Neighbours, second| {
+            cache.resolve(address(), pool.take().unwrap(), at(second))
+        };
+        for second in [61, 62, 63] {
+            let known = resolve(&mut cache, second);
+            assert!(matches!(known, Resolved::To { ask: true, .. }));
+        }
+        let forgotten = resolve(&mut cache, 70);
+        assert!(matches!(forgotten, Resolved::Kept { ask: true }));
+        for second in [71, 72] {
+            let (asked, given_up) = cache.poll_questions(at(second));
+            assert_eq!((asked.len(), given_up.len()), (1, 0), "{second}");
+        }
+        assert_eq!(cache.poll_questions(at(73)).1.len(), 1);
+    }
+
+    /// A program that sends to each address of a large network had the stack forget who it talks to.
+    #[test]
+    fn unknown_neighbours_push_out_a_quarter_of_the_known_ones_at_most() {
+        let (pool, mut cache) = (pool(), Neighbours::default());
+        for k in 0..ENTRIES_MAX as u32 {
+            cache.learn(IpAddr::from(k.to_be_bytes()), MAC, true, at(k.into()));
+        }
+        let known = |cache: &Neighbours| {
+            let entries = cache.entries.values();
+            entries.filter(|entry| entry.mac.is_some()).count()
+        };
+        let now = at(ENTRIES_MAX as u64);
+        // Most known ones are so old that they are forgotten when they are looked for.
+        let mut dropped = 0;
+        for k in 0..5000_u32 {
+            let address = IpAddr::from(k.to_be_bytes());
+            match k % 2 {
+                0 => drop(cache.doubt(address, now)),
+                _ => {
+                    let resolved = cache.resolve(address, pool.take().unwrap(), now);
+                    dropped += usize::from(matches!(resolved, Resolved::Dropped));
+                }
+            }
+            let unknown = cache.entries.len() - known(&cache);
+            assert_eq!(unknown, cache.unknown);
+        }
+        assert_eq!(known(&cache), ENTRIES_MAX - UNKNOWN_MAX);
+        assert!(dropped > 1000, "{dropped}");
+        // They do not answer.
+        for second in 1..=3 {
+            cache.poll_questions(now + Duration::from_secs(second));
+        }
+        assert_eq!((cache.unknown, cache.pending), (0, 0));
+    }
+
+    /// Each left an entry behind.
+    #[test]
+    fn a_dropped_frame_leaves_nothing_behind() {
+        let (pool, mut cache) = (pool(), Neighbours::default());
+        for k in 0..PENDING_ALL_MAX {
+            let address = IpAddr::from([10, 0, 1, (k / PENDING_MAX) as u8]);
+            let _ = cache.resolve(address, pool.take().unwrap(), NOW);
+        }
+        let before = cache.entries.len();
+        let last = cache.resolve(address(), pool.take().unwrap(), NOW);
+        assert!(matches!(last, Resolved::Dropped));
+        assert_eq!(cache.entries.len(), before);
     }
 
     #[test]
