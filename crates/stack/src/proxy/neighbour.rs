@@ -1,5 +1,6 @@
 //! ARP and neighbour discovery, and what a host says of its multicast groups.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -79,7 +80,16 @@ impl Task for Neighbours {
                 egress.learn(address, mac, false, &mut desk.out, now);
                 desk.tally.count(Outcome::Control);
             }
-            // Somebody looks for somebody else, or it is a router's.
+            // Somebody looks for somebody else, or for itself, to say where it is now. By ARP who is
+            // known is believed (RFC 826); in neighbour discovery it says nothing (RFC 4861, 7.2.3).
+            Some(Message::Question {
+                from: Some((address @ IpAddr::V4(_), mac)),
+                ..
+            }) => {
+                egress.learn(address, mac, false, &mut desk.out, now);
+                desk.tally.count(Outcome::Other);
+            }
+            // Others' neighbour discovery, or a router's.
             _ => desk.tally.count(Outcome::Other),
         }
     }

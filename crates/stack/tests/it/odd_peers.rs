@@ -1,15 +1,18 @@
 //! Peers that have lost their state, that come at a bad moment, or to whom there is no way.
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use plimsoll_packets::frame::TcpFlags;
+use plimsoll_packets::frame::{self, TcpFlags};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+use plimsoll_stack::device::{Batch, Device};
 use plimsoll_stack::driven::Driven;
 use plimsoll_stack::{Stack, StackConfig, TcpStream, UdpSocket};
+use smoltcp::wire::{EthernetFrame, EthernetProtocol};
 
 use crate::raw_peer::Peer;
 
@@ -108,6 +111,35 @@ fn connecting_where_there_is_no_way_fails_at_once() {
         let error = connected.map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NetworkUnreachable, "{to}: {error}");
     }
+}
+
+/// A host that takes over another's address says so by asking for it (RFC 5227, 3). It was not heard
+/// until its predecessor was forgotten.
+#[test]
+fn a_neighbour_that_asks_for_its_own_address_is_known_to_have_moved() {
+    let mut driven = Driven::new("soft-lrp");
+    let mut ask = |from: u8, wanted: u8, mac: u8| {
+        let address = |host| Ipv4Addr::new(10, 0, 0, host);
+        let mut question = frame::arp(address(from), address(wanted), 0);
+        for end in [11, 27] {
+            question[end] = mac;
+        }
+        driven.cable.send(&question);
+        driven.receive();
+        driven.settle();
+        let to = SocketAddr::from((address(from), 9));
+        driven.sockets[0].send_to(b"where?", to).unwrap();
+        let mut batch = Batch::new();
+        driven.cable.receive(&mut batch, 8).unwrap();
+        let frame = batch.pop_front().unwrap();
+        let ethernet = EthernetFrame::new_checked(&frame[..]).unwrap();
+        let is_datagram = ethernet.ethertype() == EthernetProtocol::Ipv4;
+        is_datagram.then_some(ethernet.dst_addr().0[5])
+    };
+    assert_eq!(ask(1, 2, 7), Some(7), "it asks for us");
+    assert_eq!(ask(1, 1, 8), Some(8), "it has moved");
+    assert_eq!(ask(1, 5, 9), Some(9), "any question tells where it is");
+    assert_eq!(ask(3, 3, 8), None, "nobody that we know: it is asked for");
 }
 
 /// Three questions a second apart. It took 20 s to say so, and a datagram was lost without a word.
