@@ -238,15 +238,17 @@ fn write_error(bytes: &mut [u8], quoted: &[u8], about: Complaint, ends: (IpAddr,
 }
 
 /// How many errors may be sent: as Linux, 1,000 per second in bursts of 50
-/// (`icmp_msgs_per_sec`, `icmp_msgs_burst`).
+/// (`icmp_msgs_per_sec`, `icmp_msgs_burst`). On average: who counts them must not learn whether
+/// others got some (CVE-2020-25705).
 #[derive(Debug)]
 pub(super) struct ErrorRate {
-    tokens: u64,
+    /// Below 0 where the last error took one too many.
+    tokens: i64,
     /// Up to when tokens have been given.
     since: Instant,
 }
 
-const ERRORS_BURST: u64 = 50;
+const ERRORS_BURST: i64 = 50;
 const NANOS_PER_ERROR: u64 = 1_000_000;
 
 impl Default for ErrorRate {
@@ -262,20 +264,23 @@ impl ErrorRate {
     /// Whether one may be sent now.
     pub(super) fn has_some(&mut self, now: Instant) -> bool {
         let earned = now.as_nanos().saturating_sub(self.since.as_nanos()) / NANOS_PER_ERROR;
-        if self.tokens + earned >= ERRORS_BURST {
+        let tokens = self.tokens.saturating_add_unsigned(earned);
+        if tokens >= ERRORS_BURST {
             (self.tokens, self.since) = (ERRORS_BURST, now);
         } else {
-            self.tokens += earned;
+            self.tokens = tokens;
             let given = self.since.as_nanos() + earned * NANOS_PER_ERROR;
             self.since = Instant::from_nanos(given);
         }
         self.tokens > 0
     }
 
-    /// Takes one, if there is one.
+    /// Takes none, one or two, if there is one.
     pub(super) fn allows(&mut self, now: Instant) -> bool {
         let some = self.has_some(now);
-        self.tokens -= u64::from(some);
+        if some {
+            self.tokens -= fastrand::i64(0..=2);
+        }
         some
     }
 }
@@ -286,16 +291,40 @@ mod tests {
 
     use super::*;
 
+    /// How many of 200 errors are sent that are due now.
+    fn burst(rate: &mut ErrorRate, now: Instant) -> usize {
+        (0..200).filter(|_| rate.allows(now)).count()
+    }
+
+    /// Each bound is missed once in 10^8 runs.
     #[test]
-    fn errors_come_in_bursts_of_fifty_and_a_thousand_a_second() {
+    fn errors_come_in_bursts_of_some_fifty_and_a_thousand_a_second() {
         let mut rate = ErrorRate::default();
         let mut now = Instant::ZERO;
-        let mut burst = |now| (0..200).filter(|_| rate.allows(now)).count();
-        assert_eq!(burst(now), 50);
-        assert_eq!(burst(now), 0);
+        let whole = 25..=100;
+        let first = burst(&mut rate, now);
+        assert!(whole.contains(&first), "{first}");
+        assert_eq!(burst(&mut rate, now), 0);
         now += Duration::from_millis(10);
-        assert_eq!(burst(now), 10);
+        let more = burst(&mut rate, now);
+        assert!((5..=45).contains(&more), "{more}");
         now += Duration::from_secs(3600);
-        assert_eq!(burst(now), 50);
+        let again = burst(&mut rate, now);
+        assert!(whole.contains(&again), "{again}");
+        // In a second of errors that come as fast as may be.
+        let mut sent = 0;
+        for _ in 0..1000 {
+            now += Duration::from_millis(1);
+            sent += burst(&mut rate, now);
+        }
+        assert!((800..=1200).contains(&sent), "{sent}");
+    }
+
+    /// Whoever got fewer than 50 of them knew that somebody else had got one.
+    #[test]
+    fn nobody_can_count_errors() {
+        let counts = (0..100).map(|_| burst(&mut ErrorRate::default(), Instant::ZERO));
+        let exact = counts.filter(|&count| count == 50).count();
+        assert!(exact < 50, "{exact}");
     }
 }

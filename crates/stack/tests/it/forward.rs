@@ -200,7 +200,7 @@ fn who_sent_it_is_told_why_it_went_no_further() {
 }
 
 #[test]
-fn errors_come_in_bursts_of_fifty_and_a_thousand_a_second() {
+fn errors_come_in_bursts_of_some_fifty_and_a_thousand_a_second() {
     let router = Router::new(Some(ForwardConfig::default()));
     let (old, began) = (with_ttl(udp(NEAR, FAR), 1), Instant::now());
     for _ in 0..200 {
@@ -213,8 +213,10 @@ fn errors_come_in_bursts_of_fifty_and_a_thousand_a_second() {
     while router.next()[IP + 9] == 1 {
         told += 1;
     }
-    let most = 51 + began.elapsed().as_millis();
-    assert!((50..=most).contains(&told), "{told} of {most}");
+    // A token for each on average: missed once in 10^8 runs.
+    let tokens = 51 + began.elapsed().as_millis();
+    let most = 2 * tokens;
+    assert!((25..=most).contains(&told), "{told} of {most}");
 }
 
 #[test]

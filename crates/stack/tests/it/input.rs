@@ -358,8 +358,8 @@ fn frames_for_closed_ports_are_looked_at_as_fast_as_they_may_be_answered() {
         driven.settle();
     }
     let counts = driven.counts();
-    // Fifty at once, and one per millisecond.
-    assert!(counts[Outcome::ClosedPort] >= 50, "{counts:?}");
+    // Some fifty at once, and one per millisecond: fewer than half of that once in 10^8 runs.
+    assert!(counts[Outcome::ClosedPort] >= 25, "{counts:?}");
     assert!(counts[Outcome::Full] > 100, "{counts:?}");
     assert_eq!(
         counts.received,
