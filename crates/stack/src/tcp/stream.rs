@@ -270,9 +270,10 @@ impl TcpStream {
     }
 
     /// Asks a peer that says nothing whether it is there, at once and then each `interval`
-    /// (`SO_KEEPALIVE`). After nine questions without an answer calls return `TimedOut`. `None`, the
-    /// default: it may be silent for ever; a question that was due may leave yet. While it owes an
-    /// acknowledgement it is not asked.
+    /// (`SO_KEEPALIVE`). An interval after nine questions without an answer calls return `TimedOut`.
+    /// `None`, the default: it may be silent for ever; a question that was due may leave yet. While it
+    /// owes an acknowledgement it is not asked. Another interval holds from the next question on, which
+    /// comes when it was due.
     ///
     /// # Errors
     ///

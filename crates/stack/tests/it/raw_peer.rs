@@ -319,6 +319,29 @@ fn a_silent_peer_is_asked_and_given_up_after_nine_questions() {
     assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind(), WouldBlock);
 }
 
+/// It was given up by the new interval while questions still left by the old one: without any.
+#[test]
+fn a_peer_is_not_given_up_by_a_shorter_interval_before_it_was_asked_nine_times() {
+    let mut driven = Driven::new("soft-lrp");
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    stream.set_keepalive(Some(120 * MINUTE)).unwrap();
+    let expected = peer.expected;
+    assert_eq!(peer.take(&mut driven).len(), 1, "asked at once");
+    peer.expected = expected;
+    peer.send(&mut driven, TcpFlags::ACK, &[]);
+    stream.set_keepalive(Some(10 * SECOND)).unwrap();
+    driven.work_in(119 * MINUTE);
+    assert!(peer.take(&mut driven).is_empty(), "no question is due yet");
+    for question in 0..9 {
+        driven.work_in(120 * MINUTE + 11 * SECOND * question);
+        let asked = peer.take(&mut driven);
+        assert!(asked.len() == 1 && !asked[0].rst, "{question}: {asked:?}");
+    }
+    driven.work_in(120 * MINUTE + 11 * SECOND * 9);
+    assert!(peer.take(&mut driven).iter().any(|one| one.rst));
+    assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind(), TimedOut);
+}
+
 /// A minute after the drop it was reset, however much was on its way.
 #[test]
 fn a_slow_peer_gets_all_that_was_written_before_the_drop() {

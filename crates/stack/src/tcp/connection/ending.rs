@@ -118,7 +118,7 @@ impl Inner {
         if acknowledged || !self.abandoned {
             self.owed_since = self.owed_since.map(|_| now);
         }
-        self.keepalive.on_heard(now);
+        self.keepalive.on_heard();
     }
 
     /// Whether a segment may go on to smoltcp, which lets a reset anywhere in the window end the

@@ -19,19 +19,29 @@ const INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::f
 #[derive(Debug, Default)]
 pub(super) struct Keepalive {
     interval: Option<Duration>,
-    /// When the peer last sent anything, once that matters.
-    heard: Instant,
+    /// Questions since the peer was last heard.
+    unanswered: u32,
+    /// When the last of them left.
+    asked_at: Instant,
 }
 
 impl Keepalive {
-    pub(super) fn on_heard(&mut self, now: Instant) {
-        self.heard = now;
+    pub(super) fn on_heard(&mut self) {
+        self.unanswered = 0;
+    }
+
+    /// A question was sent. What is one too many gives the peer no more time.
+    pub(super) fn on_question(&mut self, now: Instant) {
+        if self.interval.is_some() && self.unanswered < QUESTIONS_MAX {
+            self.unanswered += 1;
+            self.asked_at = now;
+        }
     }
 
     /// After the last question the peer has an interval to answer.
     pub(super) fn given_up_at(&self) -> Option<Instant> {
         let interval = self.interval?;
-        Some(self.heard + interval * (QUESTIONS_MAX + 1))
+        (self.unanswered == QUESTIONS_MAX).then(|| self.asked_at + interval)
     }
 }
 
@@ -47,10 +57,11 @@ impl Connection {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let mut inner = self.inner.lock();
-        inner.keepalive = Keepalive {
-            interval,
-            heard: now,
-        };
+        if interval.is_none() {
+            // Who is not asked any more owes no answer.
+            inner.keepalive.on_heard();
+        }
+        inner.keepalive.interval = interval;
         let every = interval.map(smoltcp::time::Duration::from);
         inner.socket().set_keep_alive(every);
         self.after(inner, host, now);

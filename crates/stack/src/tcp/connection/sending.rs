@@ -120,7 +120,11 @@ impl Inner {
         let length = frame.len();
         self.sent.on_frame(frame);
         if let Some(payload) = Payload::of(frame) {
-            let socket = self.sockets.get_mut(self.handle);
+            let socket = self.sockets.get_mut::<Socket<'_>>(self.handle);
+            if socket.send_queue() == 0 {
+                // Nothing of the stream: it is asked whether it is there.
+                self.keepalive.on_question(now);
+            }
             self.pace.on_sent(payload, socket, now);
         }
         Some(length)
