@@ -277,8 +277,7 @@ impl Connection {
                 match parse(&frame, host.capabilities.checksums_verified) {
                     Ok((packet, _, _)) => {
                         let unacknowledged = inner.socket().send_queue();
-                        self.hear(&inner, host, &packet, now);
-                        inner.bring_in(frame, &packet, now);
+                        self.take(&mut inner, host, frame, &packet, now);
                         inner.release(host, unacknowledged, arrival.arrived);
                         self.account.count(Outcome::Delivered);
                     }
@@ -306,16 +305,17 @@ impl Connection {
         now: Instant,
     ) -> Turned {
         let mut inner = self.inner.lock();
-        self.hear(&inner, host, packet, now);
-        inner.bring_in(frame, packet, now);
+        self.take(&mut inner, host, frame, packet, now);
         self.account.count(Outcome::Delivered);
         self.turned(&mut inner, host, now)
     }
 
-    /// The peer sent a segment: others of its way learn where that comes from, if it is new.
-    fn hear(&self, inner: &Inner, host: &Host, packet: &Packet, now: Instant) {
-        if inner.via != Some(packet.via) {
-            host.egress.on_heard(self.remote.ip(), packet.via, now);
+    /// Brings in a segment. If the peer's come from elsewhere now, others of its way learn where.
+    fn take(&self, inner: &mut Inner, host: &Host, frame: Frame, packet: &Packet, now: Instant) {
+        let before = inner.via;
+        inner.bring_in(frame, packet, now);
+        if let Some(via) = inner.via.filter(|_| inner.via != before) {
+            host.egress.on_heard(self.remote.ip(), via, now);
         }
     }
 
@@ -453,8 +453,11 @@ impl Inner {
     }
 
     fn bring_in(&mut self, mut frame: Frame, packet: &Packet, now: Instant) {
-        (self.via, self.doubted, self.repeats) = (Some(packet.via), false, 0);
         let segment = &mut frame[packet.payload.clone()];
+        let from_peer = self.seems_the_peers(segment);
+        if from_peer {
+            (self.via, self.doubted, self.repeats) = (Some(packet.via), false, 0);
+        }
         // As the peer sent it: what is asked about is not.
         self.look_at_window(segment);
         if !self.may_change_state(segment, now) {
@@ -478,8 +481,10 @@ impl Inner {
             answers.for_each(|answer| self.sent.on_frame(answer));
         }
         self.wire.inbound = None;
-        let acknowledged = self.socket().send_queue() < queued;
-        self.on_heard(acknowledged, now);
+        if from_peer {
+            let acknowledged = self.socket().send_queue() < queued;
+            self.on_heard(acknowledged, now);
+        }
     }
 }
 

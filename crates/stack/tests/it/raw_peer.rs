@@ -421,6 +421,41 @@ fn what_the_tcp_thread_does_for_a_connection_is_charged_to_its_listener() {
     assert_eq!(after[1], before[1], "not to nobody");
 }
 
+/// One made-up segment had a connection's answers go to whoever had sent it, and kept a peer alive
+/// that was gone.
+#[test]
+fn a_segment_of_somebody_who_does_not_know_what_was_sent_is_no_sign_of_the_peer() {
+    let mut driven = Driven::new("soft-lrp");
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    let (own, moved) = (peer.mac, [2, 0, 0, 0, 0, 5]);
+    stream.write_all(b"answer").unwrap();
+    peer.expected = peer.take(&mut driven)[0].sequence;
+    let first = peer.expected;
+    for guess in [first - 1, first + 7, first + 100_000] {
+        (peer.mac, peer.expected) = ([2, 9, 9, 9, 9, 9], guess);
+        peer.send_in(&mut driven, 10 * MINUTE, TcpFlags::ACK);
+    }
+    (peer.mac, peer.expected) = (own, first);
+    assert!(peer.take(&mut driven).iter().all(|one| one.to_mac == own));
+    // Its own are, also once our end is on its way and what was before it is not there yet.
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    driven.work_in(11 * MINUTE);
+    peer.take(&mut driven);
+    (peer.mac, peer.expected) = (moved, first);
+    peer.send_in(&mut driven, 12 * MINUTE, TcpFlags::ACK);
+    driven.work_in(14 * MINUTE);
+    let again = peer.take(&mut driven);
+    let carries = again.iter().find(|one| one.payload == b"answer").unwrap();
+    assert_eq!(carries.to_mac, moved, "{again:?}");
+    // It is silent from now on, whatever others say.
+    peer.expected = first + 100_000;
+    peer.send_in(&mut driven, 20 * MINUTE, TcpFlags::ACK);
+    assert!(sent(&mut driven).iter().all(|one| !one.rst));
+    driven.work_in(28 * MINUTE);
+    assert!(sent(&mut driven).iter().any(|one| one.rst));
+    assert_eq!(stream.read(&mut [0; 9]).unwrap_err().kind(), TimedOut);
+}
+
 /// Any reset within the window ended a connection, so one of some 65,000 guesses did.
 #[test]
 fn a_reset_that_begins_elsewhere_is_asked_about() {

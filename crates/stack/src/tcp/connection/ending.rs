@@ -99,15 +99,16 @@ impl Connection {
     }
 }
 
+/// Whether the peer has not acknowledged our end.
+fn owes_for_end(state: State) -> bool {
+    matches!(state, State::FinWait1 | State::Closing | State::LastAck)
+}
+
 impl Inner {
     /// Notes whether the peer owes an acknowledgement: of data, or of our end.
     pub(super) fn note_owed(&mut self, now: Instant) {
         let socket = self.sockets.get::<Socket<'_>>(self.handle);
-        let ending = matches!(
-            socket.state(),
-            State::FinWait1 | State::Closing | State::LastAck
-        );
-        self.owed_since = match ending || socket.send_queue() > 0 {
+        self.owed_since = match owes_for_end(socket.state()) || socket.send_queue() > 0 {
             true => self.owed_since.or(Some(now)),
             false => None,
         };
@@ -152,6 +153,16 @@ impl Inner {
             self.sent.make_questionable(segment);
         }
         state != State::SynReceived
+    }
+
+    /// Whether a segment counts as a sign of the peer: after the handshake one that acknowledges what
+    /// may be on its way. Who is not on the way does not know that, and guesses.
+    pub(super) fn seems_the_peers(&mut self, segment: &[u8]) -> bool {
+        let state = self.socket().state();
+        // Our end is a number more than what is queued.
+        let queued = self.socket().send_queue() + usize::from(owes_for_end(state));
+        let begins = matches!(state, State::Listen | State::SynSent | State::SynReceived);
+        begins || self.sent.is_acknowledged_by(segment, queued)
     }
 
     /// Looks how far the peer's window reaches by now. Its scale is the handshake's; and who does
