@@ -452,6 +452,10 @@ mod tests {
             panic!("no CPU is idle");
         };
         assert_eq!(next, late + micros(10));
+        // There are no arrears: the one after it comes an interval later.
+        let after = aggregation.on_poll(next, 0);
+        assert_eq!(after, NextPoll::At(next + aggregation.interval()));
+        assert!(aggregation.interval() > micros(10));
     }
 
     #[test]
