@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use plimsoll_packets::frame::{self, TcpFlags};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::device::{Batch, Device};
@@ -94,6 +95,42 @@ fn what_comes_between_two_calls_that_find_nothing_is_told() {
     blocked(stream.read(&mut [0]));
     blocked(stream.write(b"x"));
     assert!(!is_told(&stream));
+}
+
+/// An event loop that hears of each change once. Room that a writer had waited for, and used, was
+/// still told of when what came next was: a server's connection heard nothing after an answer that
+/// was longer than its buffer.
+#[test]
+fn what_comes_after_room_was_used_is_told_to_who_hears_of_each_change_once() {
+    let mut driven = Driven::new("soft-lrp");
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
+    let once = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+    epoll.add(&stream, EpollEvent::new(once, 0)).unwrap();
+    let changes = || {
+        let mut events = [EpollEvent::empty(); 4];
+        epoll.wait(&mut events, EpollTimeout::ZERO).unwrap()
+    };
+    let blocked = |result: std::io::Result<usize>| {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::WouldBlock);
+    };
+    for flags in [TcpFlags::ACK, TcpFlags::FIN_ACK] {
+        blocked(stream.read(&mut [0]));
+        while stream.write(&[7; 512]).is_ok() {}
+        changes();
+        while changes() == 0 {
+            peer.take(&mut driven);
+            peer.send(&mut driven, TcpFlags::ACK, &[]);
+        }
+        stream.write_all(b"rest").unwrap();
+        blocked(stream.read(&mut [0]));
+        while changes() > 0 {
+            blocked(stream.read(&mut [0]));
+        }
+        peer.send(&mut driven, flags, b"more");
+        assert_eq!(changes(), 1);
+        assert_eq!(stream.read(&mut [0; 16]).unwrap(), 4);
+    }
 }
 
 fn is_told(stream: &TcpStream) -> bool {

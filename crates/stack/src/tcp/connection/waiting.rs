@@ -79,8 +79,16 @@ impl Waiters {
             waker.clear();
         } else {
             self.left += 1;
-            self.tell(waker);
+            self.told = true;
+            // Also if it is readable: an event loop that hears of each change once has heard of this.
+            waker.wake();
         }
+    }
+
+    /// A call has found what it wanted. Whoever wants more asks again, and hears of it then.
+    fn on_found(&mut self, wanted: Kinds) {
+        self.descriptor = self.descriptor.without(wanted);
+        self.left = 0;
     }
 
     fn tell(&mut self, waker: &Waker) {
@@ -128,15 +136,17 @@ impl Connection {
         let work = self.account.work();
         let mut inner = self.inner.lock();
         let result = inner.act(host, now, act);
-        if result.is_none() {
-            let (wanted, ready) = (Kinds::of(wanted), inner.ready());
-            match wait {
-                Wait::Look => {}
-                Wait::Not => inner.waiters.on_nothing(wanted, ready, &self.waker),
-                Wait::For(_) | Wait::Ever => inner.waiters.calls = inner.waiters.calls.and(wanted),
+        let wanted = Kinds::of(wanted);
+        match (wait, result.is_some()) {
+            (Wait::Look, _) => {}
+            (_, true) => inner.waiters.on_found(wanted),
+            (Wait::Not, false) => {
+                let ready = inner.ready();
+                inner.waiters.on_nothing(wanted, ready, &self.waker);
             }
-        } else if wait == Wait::Not {
-            inner.waiters.left = 0;
+            (Wait::For(_) | Wait::Ever, false) => {
+                inner.waiters.calls = inner.waiters.calls.and(wanted);
+            }
         }
         if result.is_some() || matches!(wait, Wait::Not | Wait::Look) {
             self.after(inner, host, now);
