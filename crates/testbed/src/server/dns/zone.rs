@@ -9,7 +9,7 @@ use bytes::Bytes;
 use domain::base::iana::{Class, Rtype};
 use domain::base::name::FlattenInto;
 use domain::base::{Record, ToName, Ttl};
-use domain::rdata::ZoneRecordData;
+use domain::rdata::{Cname, Dname, Mx, Ns, Ptr, Soa, Srv, ZoneRecordData};
 use domain::zonefile::inplace::{self, Entry, Zonefile};
 use octseq::Array;
 
@@ -112,7 +112,7 @@ impl Zone {
         let mut records = Vec::new();
         while let Some(entry) = file.next_entry().map_err(wrong)? {
             match entry {
-                Entry::Record(record) => records.push(record.flatten_into()),
+                Entry::Record(record) => records.push(at_origin(record.flatten_into())),
                 Entry::Include { .. } => {
                     return Err("$INCLUDE is not known here: put all in one file".to_owned());
                 }
@@ -264,6 +264,43 @@ fn negative(soa: &Record<Name, Data>) -> Result<RrSet, String> {
     })
 }
 
+/// The parser knows a free-standing `@` as an owner alone. In data it stands for the origin as well
+/// (RFC 1035, 5.1), and is read as a label before it. (So is one that was meant as a label, `\@`.)
+fn at_origin(record: Record<Name, Data>) -> Record<Name, Data> {
+    let (owner, class, ttl) = (record.owner().clone(), record.class(), record.ttl());
+    let data = match record.into_data() {
+        Data::Ns(data) => Ns::new(origin(data.nsdname())).into(),
+        Data::Cname(data) => Cname::new(origin(data.cname())).into(),
+        Data::Dname(data) => Dname::new(origin(data.dname())).into(),
+        Data::Ptr(data) => Ptr::new(origin(data.ptrdname())).into(),
+        Data::Mx(data) => Mx::new(data.preference(), origin(data.exchange())).into(),
+        Data::Srv(data) => {
+            let target = origin(data.target());
+            Srv::new(data.priority(), data.weight(), data.port(), target).into()
+        }
+        Data::Soa(data) => Soa::new(
+            origin(data.mname()),
+            origin(data.rname()),
+            data.serial(),
+            data.refresh(),
+            data.retry(),
+            data.expire(),
+            data.minimum(),
+        )
+        .into(),
+        data => data,
+    };
+    Record::new(owner, class, ttl, data)
+}
+
+/// What a name of a record's data stands for.
+fn origin(name: &Name) -> Name {
+    match name.parent() {
+        Some(parent) if name.first().as_slice() == b"@" => parent,
+        _ => name.clone(),
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use std::str::FromStr;
@@ -329,6 +366,29 @@ ns.child IN A 192.0.2.4
             ("example.tes", "elsewhere"),
         ] {
             assert_eq!(found(&zone, name), what, "{name}");
+        }
+    }
+
+    /// A label was made of it, and each such name was unknown.
+    #[test]
+    fn the_origin_stands_for_itself_in_data_too() {
+        let zone = zone(
+            "$ORIGIN a.test.\n@ 1 IN SOA ns @ 1 2 3 4 5\nwww 1 IN CNAME @\n@ 1 IN MX 10 @\n\
+             s 1 IN SRV 0 0 5 @\n$ORIGIN b.a.test.\nx 1 IN NS @\n",
+        );
+        let zone = zone.unwrap();
+        for (name, rtype, data) in [
+            ("a.test", Rtype::SOA, "ns.a.test a.test 1 2 3 4 5"),
+            ("www.a.test", Rtype::CNAME, "a.test"),
+            ("a.test", Rtype::MX, "10 a.test"),
+            ("s.a.test", Rtype::SRV, "0 0 5 a.test"),
+            ("x.b.a.test", Rtype::NS, "b.a.test"),
+        ] {
+            let name = canonical(&domain::base::Name::<Vec<u8>>::from_str(name).unwrap());
+            let node = &zone.nodes[name.as_slice()];
+            let set = node.0.iter().find(|set| set.rtype == rtype).unwrap();
+            let told = set.data[0].to_string().replace("test.", "test");
+            assert_eq!(told, data);
         }
     }
 

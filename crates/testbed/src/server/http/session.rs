@@ -70,7 +70,8 @@ impl<'a> HttpSession<'a> {
                 self.received.drain(..bytes);
                 self.unread = request.content_bytes;
                 self.site.work.run();
-                self.answer(self.site.answer(&request));
+                let content = usize::try_from(request.content_bytes).unwrap_or(usize::MAX);
+                self.answer(self.site.answer(&request), bytes.saturating_add(content));
                 Ok(())
             }
             Ok(None) if self.received.len() < HEAD_BYTES_MAX => self.read(stream),
@@ -80,12 +81,13 @@ impl<'a> HttpSession<'a> {
     }
 
     fn refuse(&mut self, status: Status) -> Result<(), Stop> {
-        self.answer(Answer::error(status).closing());
+        self.answer(Answer::error(status).closing(), self.received.len());
         Ok(())
     }
 
-    fn answer(&mut self, answer: Answer) {
-        self.site.counters.count_received(answer.content_bytes());
+    /// Answers a request of so many bytes.
+    fn answer(&mut self, answer: Answer, bytes: usize) {
+        self.site.counters.count_received(bytes);
         self.outgoing.clear();
         self.sent = 0;
         let closes = answer.closes();
@@ -162,7 +164,10 @@ impl Session for HttpSession<'_> {
             if self.is_idle() || self.answering.is_some() {
                 return Progress::Ended;
             }
-            self.answer(Answer::error(Status::Timeout).closing());
+            self.answer(
+                Answer::error(Status::Timeout).closing(),
+                self.received.len(),
+            );
         }
         for _ in 0..STEPS {
             match self.step(stream) {
