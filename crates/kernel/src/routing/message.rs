@@ -262,6 +262,11 @@ fn target(header: &rt_route::Rtmsg, attributes: &rt_route::IterableRouteAttrs<'_
         libc::RTN_UNICAST => {}
         _ => return Target::Kernel,
     }
+    // What is longer than such a route's own MTU is the kernel's to cut or to refuse.
+    let metrics = attributes.get_metrics();
+    if metrics.is_ok_and(|metrics| metrics.get_mtu().is_ok_and(|mtu| mtu > 0)) {
+        return Target::Kernel;
+    }
     // A tunnel, a router of the other family, a rule about sources, or unreadable.
     let special = attributes.clone().any(|attribute| {
         matches!(

@@ -6,13 +6,16 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use plimsoll_packets::frame::Packet;
-use plimsoll_programs::forward::Router;
+use plimsoll_programs::forward::{DataPath, Router};
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::{Batch, Device};
 use plimsoll_testbed::routed::{Routed, Sink};
 use plimsoll_testbed::{Config as TestbedConfig, INNER_DEVICE};
 
-use crate::common::{Books, PATHS, TURN, config, eventually_answered, nothing_is_left, of};
+use crate::common::{
+    Books, PATHS, TURN, config, eventually, eventually_answered, nothing_is_left, of, ping,
+    with_router,
+};
 
 /// Bytes behind a packet: none, those of the shortest frame, a few more, and more than the next
 /// link takes.
@@ -102,4 +105,18 @@ fn what_is_behind_a_packet_is_cut_off() {
         hosts.router().run(move || drop(router)).unwrap();
         nothing_is_left(&hosts);
     }
+}
+
+/// User space sent it whole, and where less fits it was lost without a word.
+#[test]
+fn what_is_longer_than_its_route_s_own_mtu_is_answered() {
+    with_router(DataPath::User, Sink::Answers, |hosts, _| {
+        let route = format!("route add 10.77.0.2/32 dev {INNER_DEVICE} mtu 600");
+        hosts.router().ip(&route).unwrap();
+        eventually_answered(hosts.load(), "10.77.0.2");
+        eventually("an answer", || {
+            let said = ping(hosts.load(), "-c 2 -M do -s 700 10.77.0.2");
+            said.replace(" = ", "=").contains("mtu=600")
+        });
+    });
 }
