@@ -457,7 +457,9 @@ fn say(interface: &str, what: fmt::Arguments<'_>) {
     let stderr = io::stderr();
     let mut read = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
     if matches!(poll(&mut read, PollTimeout::ZERO), Ok(1)) {
-        let _ = writeln!(&stderr, "plimsoll: interface={interface}{what}");
+        // In one call: another interface's keeper may write as well.
+        let line = format!("plimsoll: interface={interface}{what}\n");
+        let _ = (&stderr).write_all(line.as_bytes());
     }
 }
 
