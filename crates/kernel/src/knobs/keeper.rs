@@ -323,14 +323,14 @@ impl Ward {
     ///
     /// The guard is gone.
     fn relieve(&self, line: &UnixStream, owner: &Owner) -> nix::Result<bool> {
-        pulse::say(line, pulse::RELIEVING)?;
+        pulse::say_to_guard(line, pulse::RELIEVING)?;
         let mut wanted = [PollFd::new(line.as_fd(), PollFlags::POLLIN)];
         let has_gone_on = poll(&mut wanted, PollTimeout::ZERO)? > 0;
         let restored = match has_gone_on {
             true => Ok(()),
             false => self.put_back_for_owner(),
         };
-        pulse::say(line, pulse::RELIEVED)?;
+        pulse::say_to_guard(line, pulse::RELIEVED)?;
         match &restored {
             Ok(()) if !has_gone_on => say(
                 &self.interface,

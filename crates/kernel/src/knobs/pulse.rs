@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 
@@ -95,6 +96,18 @@ pub(super) fn say(line: &UnixStream, word: u8) -> nix::Result<usize> {
     send(line.as_raw_fd(), &[word], quietly())
 }
 
+/// The same from the keeper. Who hangs may have no room for more words, and has heard enough.
+///
+/// # Errors
+///
+/// It is gone.
+pub(super) fn say_to_guard(line: &UnixStream, word: u8) -> nix::Result<()> {
+    match say(line, word) {
+        Ok(_) | Err(Errno::EAGAIN) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Without waiting, and without a signal where nobody listens.
 fn quietly() -> MsgFlags {
     MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL
@@ -159,10 +172,14 @@ mod tests {
     /// The guard's end once waited for a keeper that was stopped.
     #[test]
     fn a_keeper_that_does_not_listen_holds_nobody_up() {
-        let (_keeper, line) = UnixStream::pair().unwrap();
+        let (keeper, line) = UnixStream::pair().unwrap();
         while say(&line, BEAT).is_ok() {}
         let mut pulse = Pulse::new(Arc::new(line));
         assert!(!pulse.beat(true));
         assert_eq!(pulse.last, REST, "it is told later");
+        // Nor does a guard that hangs for hours, and is told again and again.
+        say_to_guard(&pulse.line, RELIEVING).unwrap();
+        drop(keeper);
+        assert!(say_to_guard(&pulse.line, RELIEVING).is_err(), "it is gone");
     }
 }
