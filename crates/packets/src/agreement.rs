@@ -66,8 +66,7 @@ impl Pair {
     pub fn of_host(config: &DemuxConfig, host: &Host) -> Self {
         let mut pair = Self::new(config);
         for address in [IpAddr::from(host.v4), host.v6.into()] {
-            pair.demux.add_local_address(address).expect("room");
-            pair.model.add_address(address, true).expect("room");
+            pair.add_local_address(address);
         }
         let broadcast = host.v4_broadcast;
         pair.demux.add_broadcast_address(broadcast).expect("room");
@@ -78,6 +77,16 @@ impl Pair {
             pair.open(endpoint, ChannelId(number));
         }
         pair
+    }
+
+    /// The host has this address as well.
+    ///
+    /// # Panics
+    ///
+    /// If the config has no room for it.
+    pub fn add_local_address(&mut self, address: IpAddr) {
+        self.demux.add_local_address(address).expect("room");
+        self.model.add_address(address, true).expect("room");
     }
 
     fn open(&mut self, endpoint: Endpoint, channel: ChannelId) {

@@ -18,6 +18,7 @@ use super::SLOT_SOCKETS;
 use super::share_tests::{SILENCE, defer_accept};
 use super::test_host::{HOST, from, judged_at, with_guard};
 use super::types::{self, answering};
+use crate::address::{Class, LocalAddress};
 use crate::{Guard, Kind, Outcome, Protection};
 
 const PORT: u16 = 80;
@@ -260,6 +261,17 @@ fn a_syn_that_finds_no_place_is_not_taken_off_from_what_was_admitted() {
     }
 }
 
+/// The address is one of the guarded interface.
+fn be_of_interface(guard: &mut Guard<'_>, address: IpAddr) {
+    let local = LocalAddress {
+        class: Class::Local,
+        of_interface: true,
+        place: 0,
+    };
+    let addresses = BTreeMap::from([(address, local)]);
+    guard.program.set_local_addresses(&addresses).unwrap();
+}
+
 /// What the host allowed may not be so any more.
 #[test]
 fn a_full_syn_queue_is_the_stack_s_while_the_loader_is_silent() {
@@ -268,6 +280,7 @@ fn a_full_syn_queue_is_the_stack_s_while_the_loader_is_silent() {
     with_guard(|guard| {
         let listener = Listener::new(0, 40);
         let _backlog = listener.backlog(39);
+        be_of_interface(guard, HOST.into());
         let is_as_told = |guard: &mut Guard<'_>, who| {
             guard.program.set_answering(who);
             guard.program.beat();

@@ -66,7 +66,8 @@ impl Opinions<'_> {
         assert_eq!(
             kind,
             self.core.classify(&step.frame, Instant::ZERO).kind,
-            "{name}: what core says"
+            "{name}: what core says of {:02x?}",
+            step.frame
         );
         if let Some(expected) = &step.expected {
             assert_eq!(kind, expected.kind, "{name}");
@@ -91,9 +92,14 @@ fn every_frame_of_the_corpus_has_its_kind_and_channel() {
             fragments_max: 1 << 16,
             ..DemuxConfig::new(CHANNELS)
         };
+        let mut core = Pair::of_host(&config, &host);
+        for peer in [host.v4_peer.into(), host.v6_peer.into()] {
+            // Local here as well; a damaged frame may be for one.
+            core.add_local_address(peer);
+        }
         let mut opinions = Opinions {
             guard,
-            core: Pair::of_host(&config, &host),
+            core,
             counters,
         };
         let mut frames = 0;

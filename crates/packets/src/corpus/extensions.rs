@@ -9,9 +9,13 @@ use crate::host::Transport;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const DESTINATION: u8 = 60;
+const IPV6_BYTES: usize = 40;
+/// Where a routing header says how many segments are left (RFC 8200, 4.4).
+const SEGMENTS_LEFT: usize = 3;
 
 pub(super) fn add(book: &mut Book) {
     single(book);
+    routed(book);
     chains(book);
     ends(book);
     atomic_fragments(book);
@@ -50,6 +54,28 @@ fn single(book: &mut Book) {
         let multicast = Expected::endpoint(host.group_at(family.group));
         let datagram = group.udp(9, host.group, b"x");
         book.one(format!("{name}/group"), datagram, multicast);
+    }
+}
+
+/// What goes on to another segment is for no socket here.
+fn routed(book: &mut Book) {
+    let host = book.host;
+    let [_, family] = book.families();
+    for units in [0, 2] {
+        let number = ROUTING;
+        let packet = family
+            .to_local()
+            .extension(Extension::Options { number, units });
+        for (segments_left, expected) in [
+            (0, Expected::endpoint(host.bound_v6(Transport::Udp))),
+            (1, Expected::kind(Kind::Other)),
+            (255, Expected::kind(Kind::Other)),
+        ] {
+            let mut frame = packet.udp(9, host.bound, b"x");
+            frame[ETHERNET_BYTES + IPV6_BYTES + SEGMENTS_LEFT] = segments_left;
+            let name = format!("ipv6/routed/{units}/{segments_left}");
+            book.one(name, frame, expected);
+        }
     }
 }
 

@@ -127,6 +127,10 @@ fn extension(packet: &mut Packet<'_>) -> Result<(IpNumber, usize), Kind> {
         _ => {
             let header = Ipv6RawExtHeaderSlice::from_slice(payload);
             let header = header.map_err(|_| Kind::Malformed)?;
+            let segments_left = header.payload()[1];
+            if packet.protocol == IpNumber::IPV6_ROUTE_HEADER && segments_left > 0 {
+                return Err(Kind::Other);
+            }
             Ok((header.next_header(), header.slice().len()))
         }
     }
