@@ -105,9 +105,10 @@ fn overflows(mode: &str) {
     let (keeps, whys) = (steps(&results, "keeps"), steps(&results, "why"));
     assert_eq!(keeps.first(), Some(&"short packets"), "{results}");
     assert_eq!(whys.first(), Some(&"the ring overflows"), "{results}");
-    // Where others have the CPU the packets after the calm may overflow the ring again.
-    let mut in_calm = keeps.iter().zip(&whys).rev();
-    let back = in_calm.find(|(_, why)| **why == "calm for a while");
+    // By calm, or since less had not helped. Where others have the CPU the packets after the calm may
+    // overflow the ring again.
+    let mut towards_more = keeps.iter().zip(&whys).rev();
+    let back = towards_more.find(|(_, why)| **why != "the ring overflows");
     assert_eq!(
         back.map(|(keeps, _)| *keeps),
         Some("full packets"),
