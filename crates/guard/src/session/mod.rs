@@ -227,7 +227,7 @@ pub fn run(
     let mut guarded = attach(&settings, knobs, before, known.as_ref(), &mut storage)?;
     if settings.threaded.is_none() {
         // Threads that were asked for stay, also if this process hangs.
-        guarded.knobs.set_pulse(keeper.pulse());
+        guarded.knobs.set_heartbeat(keeper.heartbeat());
     }
     if settings.stands_by() && !is_given {
         console.log(format!("interface={interface} {STANDS_BY}"));

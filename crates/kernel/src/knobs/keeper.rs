@@ -1,5 +1,5 @@
 //! A process that outlives a killed guard for a moment and puts its settings back. So it does
-//! for one that hangs ([`Pulse`]).
+//! for one that hangs ([`Heartbeat`]).
 //!
 //! The XDP link ends with the guard's process, but settings do not: a polling
 //! thread that the CPU limit has demoted would hardly run beside a compute-bound
@@ -38,8 +38,9 @@ use nix::unistd::{ForkResult, dup2_stdin, dup2_stdout, fork};
 
 use super::closed::Mark;
 use super::device::{Device, Identity};
+use super::heartbeat::Owner;
 use super::record::RecordFile;
-use super::{DIRECTORY, Knobs, Netdev, OpenError, Pulse, file_name, left_turned, pulse};
+use super::{DIRECTORY, Heartbeat, Knobs, Netdev, OpenError, file_name, heartbeat, left_turned};
 use crate::error::{os, with_causes};
 use crate::link;
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
@@ -154,8 +155,8 @@ impl Keeper {
     /// By which this process tells that it gets on. Whoever never beats may hang for as long as it
     /// likes.
     #[must_use]
-    pub fn pulse(&self) -> Pulse {
-        Pulse::new(Arc::clone(&self.line))
+    pub fn heartbeat(&self) -> Heartbeat {
+        Heartbeat::new(Arc::clone(&self.line))
     }
 
     fn start_each(interfaces: &[impl AsRef<str>], may_close: bool) -> Result<Vec<Self>, OpenError> {
@@ -220,7 +221,7 @@ impl Drop for Keeper {
             return;
         }
         // If it is gone, it has nothing to be told; if it does not listen, it finds nothing to do.
-        let _ = pulse::say(&self.line, DONE);
+        let _ = heartbeat::say(&self.line, DONE);
         self.mark.remove(self.guard);
     }
 }
@@ -299,7 +300,7 @@ impl Ward {
             }
             match word[0] {
                 DONE => return Ok(End::Told),
-                pulse::BEAT | pulse::REST => {
+                heartbeat::BEAT | heartbeat::REST => {
                     if owner.on_word(word[0]) {
                         say(&self.interface, format_args!(" event=goes_on"));
                     }
@@ -323,14 +324,14 @@ impl Ward {
     ///
     /// The guard is gone.
     fn relieve(&self, line: &UnixStream, owner: &Owner) -> nix::Result<bool> {
-        pulse::say_to_guard(line, pulse::RELIEVING)?;
+        heartbeat::say_to_guard(line, heartbeat::RELIEVING)?;
         let mut wanted = [PollFd::new(line.as_fd(), PollFlags::POLLIN)];
         let has_gone_on = poll(&mut wanted, PollTimeout::ZERO)? > 0;
         let restored = match has_gone_on {
             true => Ok(()),
             false => self.put_back_for_owner(),
         };
-        pulse::say_to_guard(line, pulse::RELIEVED)?;
+        heartbeat::say_to_guard(line, heartbeat::RELIEVED)?;
         match &restored {
             Ok(()) if !has_gone_on => say(
                 &self.interface,
@@ -403,44 +404,6 @@ impl Ward {
             }
         }
         Ok(Some(knobs.is_untouched()))
-    }
-}
-
-/// What the keeper knows of a guard that lives.
-#[derive(Default)]
-struct Owner {
-    /// When it was last heard of, if it has turned anything.
-    heard: Option<Instant>,
-    is_relieved: bool,
-    /// The kernel refused to put something back.
-    is_refused: bool,
-}
-
-impl Owner {
-    /// How long it may be silent yet, if that matters.
-    fn patience(&self) -> Option<Duration> {
-        let heard = self.heard.filter(|_| !self.is_relieved)?;
-        // Rounded up: whoever waits for so long then finds that it hangs.
-        Some(pulse::LIMIT.saturating_sub(heard.elapsed()) + Duration::from_millis(1))
-    }
-
-    fn hangs(&self) -> bool {
-        let silence = self.heard.map(|heard| heard.elapsed());
-        !self.is_relieved && silence.is_some_and(|silence| silence >= pulse::LIMIT)
-    }
-
-    /// What did not succeed is tried again after as long a silence.
-    fn on_relief(&mut self, relieved: bool) {
-        self.is_relieved = relieved;
-        self.is_refused = !relieved;
-        self.heard = Some(Instant::now());
-    }
-
-    /// Whether it goes on now, after it hung.
-    fn on_word(&mut self, word: u8) -> bool {
-        self.heard = (word == pulse::BEAT).then(Instant::now);
-        self.is_refused = false;
-        std::mem::take(&mut self.is_relieved)
     }
 }
 

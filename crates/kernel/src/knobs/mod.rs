@@ -16,7 +16,7 @@
 //! | `recovery` | back after a guard that was killed |
 //! | `sweep` | files of namespaces that are gone |
 //! | `keeper` | the process that restores for a killed guard |
-//! | `pulse` | how it knows that a guard hangs |
+//! | `heartbeat` | how it knows that a guard hangs |
 //! | `closed` | interfaces that stay closed after a kill |
 //! | `record`, `lock` | the files |
 //! | `guarding` | whose they are, also if the interface was renamed |
@@ -29,11 +29,11 @@ mod closed;
 mod device;
 mod grouping;
 mod guarding;
+mod heartbeat;
 mod instances;
 mod keeper;
 mod lock;
 mod napi;
-mod pulse;
 pub(crate) mod record;
 mod recovery;
 mod restoring;
@@ -56,11 +56,11 @@ use device::Identity;
 pub use device::{Attribute, Device, Statistic, SysfsError};
 pub use grouping::Regrouping;
 pub use guarding::{Guarding, file_of_guard, owner};
+pub use heartbeat::Heartbeat;
 pub use keeper::Keeper;
 use lock::Lock;
 use napi::Family;
 pub use napi::{Napi, Netdev};
-pub use pulse::Pulse;
 pub use record::RecordError;
 use record::{Record, RecordFile};
 pub use recovery::{left_turned, restore, restore_in};
@@ -110,7 +110,7 @@ pub struct Knobs {
     /// Dropping restores nothing any more.
     is_over: bool,
     /// By which the keeper knows that this process gets on.
-    pulse: Option<Pulse>,
+    heartbeat: Option<Heartbeat>,
     // Given up last, when all is restored. None where another is the owner.
     lock: Option<Lock>,
 }
@@ -239,7 +239,7 @@ impl Knobs {
             file,
             any_driver: false,
             is_over: false,
-            pulse: None,
+            heartbeat: None,
             lock: Some(lock),
         };
         if let Some(left) = left {
@@ -284,16 +284,16 @@ impl Knobs {
 
     /// From now on the keeper hears of what is turned, and puts it back if this process
     /// [beats](Knobs::beat) no more.
-    pub fn set_pulse(&mut self, pulse: Pulse) {
-        self.pulse = Some(pulse);
+    pub fn set_heartbeat(&mut self, heartbeat: Heartbeat) {
+        self.heartbeat = Some(heartbeat);
     }
 
     /// To be called several times a second. True if the keeper has put settings back meanwhile,
     /// since it heard nothing for two seconds: [restore](Knobs::restore) and begin anew.
     pub fn beat(&mut self) -> bool {
         let are_turned = !self.is_untouched();
-        let pulse = self.pulse.as_mut();
-        pulse.is_some_and(|pulse| pulse.beat(are_turned))
+        let heartbeat = self.heartbeat.as_mut();
+        heartbeat.is_some_and(|heartbeat| heartbeat.beat(are_turned))
     }
 
     /// True if nothing is turned.

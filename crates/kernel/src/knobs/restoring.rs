@@ -163,7 +163,7 @@ impl Knobs {
             file,
             any_driver: false,
             is_over: true,
-            pulse: None,
+            heartbeat: None,
             lock: None,
         };
         knobs.restore()

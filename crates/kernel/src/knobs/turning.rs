@@ -363,8 +363,8 @@ impl Knobs {
             self.record = before;
             return Err(error);
         }
-        if let Some(pulse) = &mut self.pulse {
-            pulse.tell(!self.record.is_empty());
+        if let Some(heartbeat) = &mut self.heartbeat {
+            heartbeat.tell(!self.record.is_empty());
         }
         Ok(())
     }

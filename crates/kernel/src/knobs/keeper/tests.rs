@@ -82,14 +82,14 @@ fn what_a_silent_guard_has_turned_is_put_back_and_stays_recorded() {
         |ward, mut knobs| {
             let (keepers, mut line) = UnixStream::pair().unwrap();
             let keeper = thread::spawn(move || ward.wait(keepers));
-            line.write_all(&[pulse::BEAT]).unwrap();
+            line.write_all(&[heartbeat::BEAT]).unwrap();
             let mut said = [0; 2];
             line.read_exact(&mut said).unwrap();
-            assert_eq!(said, [pulse::RELIEVING, pulse::RELIEVED]);
+            assert_eq!(said, [heartbeat::RELIEVING, heartbeat::RELIEVED]);
             assert_eq!(settings("v0"), [0; 2]);
             assert!(knobs.file.read().unwrap().is_some(), "it is its owner's");
             // As it goes on.
-            line.write_all(&[pulse::REST]).unwrap();
+            line.write_all(&[heartbeat::REST]).unwrap();
             knobs.restore().unwrap();
             drop(line);
             assert!(matches!(keeper.join().unwrap(), Ok(End::Killed(None))));

@@ -33,7 +33,7 @@ pub(super) const RELIEVED: u8 = 3;
 
 /// Tells the keeper that this process gets on.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct Heartbeat {
     /// The keeper's own descriptor: a second one would end before the lock does, and the keeper
     /// take that for the guard's end.
     line: Arc<UnixStream>,
@@ -42,7 +42,7 @@ pub struct Pulse {
     was_relieved: bool,
 }
 
-impl Pulse {
+impl Heartbeat {
     pub(super) fn new(line: Arc<UnixStream>) -> Self {
         Self {
             line,
@@ -91,6 +91,44 @@ impl Pulse {
     }
 }
 
+/// What the keeper knows of a guard that lives.
+#[derive(Default)]
+pub(super) struct Owner {
+    /// When it was last heard of, if it has turned anything.
+    heard: Option<Instant>,
+    is_relieved: bool,
+    /// The kernel refused to put something back.
+    pub(super) is_refused: bool,
+}
+
+impl Owner {
+    /// How long it may be silent yet, if that matters.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let heard = self.heard.filter(|_| !self.is_relieved)?;
+        // Rounded up: whoever waits for so long then finds that it hangs.
+        Some(LIMIT.saturating_sub(heard.elapsed()) + Duration::from_millis(1))
+    }
+
+    pub(super) fn hangs(&self) -> bool {
+        let silence = self.heard.map(|heard| heard.elapsed());
+        !self.is_relieved && silence.is_some_and(|silence| silence >= LIMIT)
+    }
+
+    /// What did not succeed is tried again after as long a silence.
+    pub(super) fn on_relief(&mut self, relieved: bool) {
+        self.is_relieved = relieved;
+        self.is_refused = !relieved;
+        self.heard = Some(Instant::now());
+    }
+
+    /// Whether it goes on now, after it hung.
+    pub(super) fn on_word(&mut self, word: u8) -> bool {
+        self.heard = (word == BEAT).then(Instant::now);
+        self.is_refused = false;
+        std::mem::take(&mut self.is_relieved)
+    }
+}
+
 /// Says a word on the line to the keeper, whether or not anybody reads it.
 pub(super) fn say(line: &UnixStream, word: u8) -> nix::Result<usize> {
     send(line.as_raw_fd(), &[word], quietly())
@@ -130,32 +168,32 @@ mod tests {
     #[test]
     fn the_keeper_hears_of_what_is_turned_now_and_then_and_once_of_what_is_back() {
         let (mut keeper, line) = UnixStream::pair().unwrap();
-        let mut pulse = Pulse::new(Arc::new(line));
-        assert!(!pulse.beat(false));
+        let mut heartbeat = Heartbeat::new(Arc::new(line));
+        assert!(!heartbeat.beat(false));
         assert!(heard(&keeper).is_empty(), "nothing was turned yet");
         for _ in 0..3 {
-            assert!(!pulse.beat(true));
+            assert!(!heartbeat.beat(true));
         }
         assert_eq!(heard(&keeper), [BEAT]);
-        pulse.told -= INTERVAL;
-        assert!(!pulse.beat(true));
-        assert!(!pulse.beat(false));
-        assert!(!pulse.beat(false));
+        heartbeat.told -= INTERVAL;
+        assert!(!heartbeat.beat(true));
+        assert!(!heartbeat.beat(false));
+        assert!(!heartbeat.beat(false));
         assert_eq!(heard(&keeper), [BEAT, REST]);
-        assert!(!pulse.beat(true));
+        assert!(!heartbeat.beat(true));
         keeper.write_all(&[RELIEVING, RELIEVED]).unwrap();
         // What is turned meanwhile does not hide it.
-        pulse.tell(true);
-        assert!(pulse.beat(true), "the keeper has put it back");
+        heartbeat.tell(true);
+        assert!(heartbeat.beat(true), "the keeper has put it back");
         assert_eq!(heard(&keeper), [BEAT]);
-        assert!(!pulse.beat(false));
+        assert!(!heartbeat.beat(false));
         assert_eq!(heard(&keeper), [REST]);
     }
 
     #[test]
     fn whoever_goes_on_waits_until_all_is_back() {
         let (mut keeper, line) = UnixStream::pair().unwrap();
-        let mut pulse = Pulse::new(Arc::new(line));
+        let mut heartbeat = Heartbeat::new(Arc::new(line));
         keeper.write_all(&[RELIEVING]).unwrap();
         let restoring = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
@@ -163,10 +201,10 @@ mod tests {
             keeper.write_all(&[RELIEVED]).unwrap();
             last
         });
-        assert!(pulse.beat(true));
+        assert!(heartbeat.beat(true));
         let heard = Instant::now();
         assert!(restoring.join().unwrap() <= heard);
-        assert!(!pulse.beat(true), "without a keeper nobody restores");
+        assert!(!heartbeat.beat(true), "without a keeper nobody restores");
     }
 
     /// The guard's end once waited for a keeper that was stopped.
@@ -174,12 +212,15 @@ mod tests {
     fn a_keeper_that_does_not_listen_holds_nobody_up() {
         let (keeper, line) = UnixStream::pair().unwrap();
         while say(&line, BEAT).is_ok() {}
-        let mut pulse = Pulse::new(Arc::new(line));
-        assert!(!pulse.beat(true));
-        assert_eq!(pulse.last, REST, "it is told later");
+        let mut heartbeat = Heartbeat::new(Arc::new(line));
+        assert!(!heartbeat.beat(true));
+        assert_eq!(heartbeat.last, REST, "it is told later");
         // Nor does a guard that hangs for hours, and is told again and again.
-        say_to_guard(&pulse.line, RELIEVING).unwrap();
+        say_to_guard(&heartbeat.line, RELIEVING).unwrap();
         drop(keeper);
-        assert!(say_to_guard(&pulse.line, RELIEVING).is_err(), "it is gone");
+        assert!(
+            say_to_guard(&heartbeat.line, RELIEVING).is_err(),
+            "it is gone"
+        );
     }
 }
