@@ -259,6 +259,7 @@ impl<'obj> Guard<'obj> {
             self.program
                 .set_tunnels(tunnels.on_interval(Instant::now()));
         }
+        self.program.set_tracking(host::tracks_connections());
         self.spare_packet_readers();
         let addresses = local_addresses(self.interface.as_deref())?;
         self.program.set_local_addresses(&addresses)

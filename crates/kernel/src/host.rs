@@ -197,6 +197,17 @@ pub(crate) fn parse_nodes(list: &str) -> Option<u32> {
     last.checked_add(1)
 }
 
+/// Whether connection tracking knows any connection in this network namespace
+/// (`nf_conntrack-sysctl.rst`). True if `/proc` does not tell.
+#[must_use]
+pub fn tracks_connections() -> bool {
+    match fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count") {
+        Ok(count) => count.trim() != "0",
+        // Without the module there are none.
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
 /// Whether somebody in this network namespace reads UDP packets beside the stack's
 /// UDP sockets: through a packet socket or a raw one. True if `/proc` does not tell.
 #[must_use]

@@ -105,6 +105,8 @@ static __always_inline void claim_slot(struct allowance *allowance, const struct
 	allowance->share_packets = 0;
 	allowance->limit_bytes = 0;
 	allowance->protected = false;
+	allowance->translated_at = 0;
+	allowance->published_at = 0;
 	allowance->inode = inode;
 	bound_address(sk, &allowance->local);
 	allowance->port = port;

@@ -15,6 +15,9 @@
 /* Bits of what is known of a flow. */
 #define FLOW_TAKEN 1 /* translated, or answered before */
 #define FLOW_LEAVES 2 /* its packets this way are for another host */
+#define FLOW_TRANSLATED 4
+#define FLOW_KNOWN 8
+#define FLOW_PUBLISHED 16 /* this way it goes on to another address than it was sent to */
 
 /* The first 12 bytes of the kernel's, which every release takes. */
 struct bpf_ct_opts___plimsoll {
@@ -55,7 +58,7 @@ __noinline int flow_of(struct xdp_md *ctx, const struct packet *packet, __u32 so
 	struct bpf_ct_opts___plimsoll options = { .netns_id = BPF_F_CURRENT_NETNS };
 	struct bpf_sock_tuple tuple;
 	struct nf_conn *connection;
-	int known = 0;
+	int known = FLOW_KNOWN;
 	__u32 bytes;
 
 	if (!packet || !bpf_ksym_exists(bpf_xdp_ct_lookup) || !bpf_ksym_exists(bpf_ct_release))
@@ -65,7 +68,11 @@ __noinline int flow_of(struct xdp_md *ctx, const struct packet *packet, __u32 so
 	connection = bpf_xdp_ct_lookup(ctx, &tuple, bytes, &options, sizeof(options));
 	if (!connection)
 		return 0;
-	if (connection->status & (IPS_SEEN_REPLY | IPS_SRC_NAT | IPS_DST_NAT))
+	if (connection->status & (IPS_SRC_NAT | IPS_DST_NAT))
+		known |= FLOW_TAKEN | FLOW_TRANSLATED;
+	if (connection->status & IPS_DST_NAT && !options.dir)
+		known |= FLOW_PUBLISHED;
+	if (connection->status & IPS_SEEN_REPLY)
 		known |= FLOW_TAKEN;
 	if (leaves(connection, options.dir, packet->ipv6))
 		known |= FLOW_LEAVES;

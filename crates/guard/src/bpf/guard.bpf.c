@@ -29,7 +29,7 @@
  * tcp.h with backlog.h, connection.h, known_connection.h, cookie.h and transmit.h, fragment.h, channel.h (a socket's slot and books),
  * fairness.h with source_credit.h and known_source.h (whose packets an overloaded channel takes),
  * observing.h (how full a queue would be),
- * share.h and protection.h (shedding), closed_port.h with conntrack.h; maps.h is what stays between two packets,
+ * share.h and protection.h (shedding), closed_port.h and translation.h with conntrack.h; maps.h is what stays between two packets,
  * and verifier.h is for the kernel's verifier.
  */
 #include <linux/bpf.h>
@@ -43,6 +43,7 @@
 #include "fragment.h"
 #include "share.h"
 #include "tcp.h"
+#include "translation.h"
 #include "transmit.h"
 #include "udp.h"
 
@@ -183,6 +184,7 @@ int plimsoll_guard(struct xdp_md *ctx)
 	struct verdict verdict = { .kind = KIND_OTHER, .outcome = OUTCOME_ADMITTED };
 
 	judge_frame(ctx, &packet, &verdict);
+	leave_to_translation(ctx, &packet, &verdict);
 	if (verdict.kind == KIND_TCP_LISTENER)
 		judge_handshake(ctx, &packet, &verdict);
 	if ((verdict.outcome == OUTCOME_ADMITTED || verdict.shed) && settings.shedding)

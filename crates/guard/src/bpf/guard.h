@@ -133,6 +133,13 @@ enum limit {
 	 * CPU that they fill has 80 looks and more in an interval, and each costs a look-up.
 	 */
 	FLOW_PARTS = 32,
+	/*
+	 * Flows of packets for full sockets that are looked up in a tick and CPU: some 15,000/s,
+	 * in a few hundredths of its time. More where translated ones were found lately:
+	 */
+	FLOWS_ASKED_MAX = 64,
+	EVIDENCE_SHIFT = 9, /* for some 2 s times … */
+	EVIDENCE_TIMES = 30, /* … this */
 	/* UDP ports without a socket that are remembered: all of one address. */
 	UNCLAIMED_PORTS = 65536,
 	/* What is known of them is reviewed every 2^25 ns, about 34 ms, … */
@@ -252,6 +259,8 @@ struct totals {
 	__u64 translated;
 	__u32 unclaimed; /* those without a socket */
 	__u32 looked_at; /* of each FLOW_PARTS of them, this one's flow is asked for */
+	__u32 flows_tick; /* of `flows_asked` */
+	__u32 flows_asked; /* flows of packets that a socket would refuse, in this tick */
 };
 
 /* Why a channel took no more packets when last looked at. */
@@ -325,6 +334,9 @@ struct allowance {
 	__u16 port; /* host byte order */
 	__u8 kind; /* enum channel_kind */
 	__u8 protected; /* its packets go by the share of protected traffic */
+	/* When packets for it were last found that translation takes; of published ports: */
+	__u16 translated_at;
+	__u16 published_at;
 };
 
 /*
@@ -384,6 +396,7 @@ struct settings {
 	__u32 full_watermark;
 	__u8 fairness; /* an overloaded channel's packets are judged by source */
 	__u8 learning; /* who is served becomes known */
+	__u8 tracking; /* connection tracking knows connections */
 	__u8 enslaved; /* the guarded interface belongs to a bridge, a bond or a VRF */
 	/* The guarded interface; no answer is sent before it is known (0). */
 	__u32 ifindex;

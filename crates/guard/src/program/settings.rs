@@ -63,6 +63,11 @@ impl Program<'_> {
         self.settings().tunnels = protocols;
     }
 
+    /// Tells the program whether connection tracking knows any connection.
+    pub(crate) fn set_tracking(&mut self, tracking: bool) {
+        self.settings().tracking = tracking.into();
+    }
+
     /// Sets whether any socket has a limit.
     pub(crate) fn set_delay_targets(&mut self, targets: bool) {
         self.settings().delay_targets = targets.into();

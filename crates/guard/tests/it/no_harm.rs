@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, setsockopt, socket};
 use nix::sys::socket::{MsgFlags, sockopt};
-use plimsoll_guard::{Kind, Outcome};
+use plimsoll_guard::{Guard, Kind, Outcome};
 use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_kernel::{link, namespace};
 use plimsoll_packets::frame::Packet;
@@ -207,6 +207,79 @@ fn a_translated_connection_loses_nothing_when_strangers_flood_its_port() {
                 packets.count(Outcome::Share) > u64::from(FRAMES),
                 "{packets:?}"
             );
+        });
+    });
+}
+
+/// A server of this host whose queue is full, and stays so.
+fn full_server(guard: &mut Guard<'_>, wire: &Wire, port: u16) -> UdpSocket {
+    let server = UdpSocket::bind((HOST_V4, port)).unwrap();
+    while guard.counters().unwrap().of(Kind::UdpSocket).discarded() < u64::from(BURST) {
+        (0..BURST).for_each(|_| wire.send(&frame(4000, port)));
+    }
+    server
+}
+
+/// Packets of a socket that were discarded.
+fn discarded(guard: &mut Guard<'_>) -> u64 {
+    guard.counters().unwrap().of(Kind::UdpSocket).discarded()
+}
+
+/// A time server beside a gateway whose hosts ask others for the time, from the same port.
+#[test]
+fn what_is_masqueraded_at_a_full_server_s_port_is_not_judged_by_that_server() {
+    in_namespace(|| {
+        let inside = inside();
+        nft("add table ip n; \
+             add chain ip n out { type nat hook postrouting priority 100; }; \
+             add rule ip n out oifname v0 masquerade");
+        let client = inside.run(|| {
+            let client = patient((INSIDE_V4, 123));
+            client.send_to(b"please", (PEER_V4, 9000)).unwrap();
+            client
+        });
+        guarded(|guard, wire| {
+            let _server = full_server(guard, wire, 123);
+            let before = discarded(guard);
+            for _ in 0..FRAMES {
+                wire.send(&frame(9000, 123));
+                wire.send(&frame(4000, 123));
+            }
+            let taken = inside.run(move || received(&client));
+            // A tick's looks may have gone to strangers before one of them was for this flow.
+            assert!(taken + 100 >= u64::from(FRAMES), "{taken}");
+            let strangers = discarded(guard) - before;
+            assert!(strangers >= u64::from(FRAMES) * 9 / 10, "{strangers}");
+        });
+    });
+}
+
+/// The proxy of a published port has a socket there, which somebody on this host has filled.
+#[test]
+fn what_goes_on_to_a_published_server_is_not_judged_by_a_full_socket_here() {
+    in_namespace(|| {
+        let inside = inside();
+        nft("add table ip n; \
+             add chain ip n in { type nat hook prerouting priority -100; }; \
+             add rule ip n in iifname v0 udp dport 53 dnat to 10.77.0.2");
+        let server = inside.run(|| patient((INSIDE_V4, 53)));
+        guarded(|guard, wire| {
+            let proxy = UdpSocket::bind((HOST_V4, 53)).unwrap();
+            let filler = UdpSocket::bind((HOST_V4, 0)).unwrap();
+            (0..10 * BURST).for_each(|_| {
+                filler.send_to(&[0; 64], (HOST_V4, 53)).unwrap();
+            });
+            guard.refresh().unwrap();
+            // The first one passes by chance. Each of the others is the first of its flow.
+            (0..BURST).for_each(|_| wire.send(&frame(9999, 53)));
+            for client in 10_000..10_000 + FRAMES {
+                wire.send(&frame(client, 53));
+            }
+            let all = u64::from(BURST + FRAMES);
+            let taken = inside.run(move || received(&server));
+            assert!(taken + 100 >= all, "{taken} of {all}");
+            assert_eq!(taken + discarded(guard), all);
+            drop(proxy);
         });
     });
 }
