@@ -49,6 +49,7 @@ const volatile enum reverse_path reverse_paths;
 const volatile enum limit_kind limit_kinds;
 const volatile enum forward_path paths;
 const volatile enum limit_times limit_times;
+const volatile enum prefix_kind prefix_kinds;
 
 /* Of this instance's interface; may change. */
 struct port_settings settings;
@@ -75,15 +76,14 @@ struct {
 	__type(value, __u32);
 } devices SEC(".maps");
 
-/* Prefixes that are all this host's (1), and of IPv4 those within them that are not (0).
- * All instances share it. */
+/* Which enum prefix_kind. All instances share it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, OWN_MAX);
+	__uint(max_entries, PREFIXES_MAX);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct own_prefix);
+	__type(key, struct prefix);
 	__type(value, __u8);
-} own SEC(".maps");
+} prefixes SEC(".maps");
 
 /* A valid packet that is neither for a group nor special. */
 struct plain {
@@ -286,39 +286,52 @@ static __always_inline __u32 examine(void *data, void *end, struct plain *plain)
 	return examine_v4(plain->v4, end);
 }
 
-static __always_inline const __u8 *find_own_v4(__be32 address)
+/* The kind of the longest prefix; PREFIX_OTHER as well where there is none. */
+static __always_inline __u32 kind_of(const struct prefix *key)
 {
-	struct own_prefix key = { .bits = FAMILY_BITS + 32, .family = AF_INET };
+	const __u8 *kind = bpf_map_lookup_elem(&prefixes, key);
 
-	__builtin_memcpy(key.address, &address, sizeof(address));
-	return bpf_map_lookup_elem(&own, &key);
+	return kind ? *kind : PREFIX_OTHER;
 }
 
-/* What the map has for the destination. */
-static __always_inline const __u8 *find_own(const struct plain *plain)
+static __always_inline __u32 kind_of_v4(__be32 address)
 {
-	struct own_prefix key = { .bits = FAMILY_BITS + 128, .family = AF_INET6 };
+	struct prefix key = { .bits = FAMILY_BITS + 32, .family = AF_INET };
+
+	__builtin_memcpy(key.address, &address, sizeof(address));
+	return kind_of(&key);
+}
+
+/* The kind of the destination. */
+static __always_inline __u32 kind_of_destination(const struct plain *plain)
+{
+	struct prefix key = { .bits = FAMILY_BITS + 128, .family = AF_INET6 };
 
 	if (!plain->is_v6)
-		return find_own_v4(plain->v4->daddr);
+		return kind_of_v4(plain->v4->daddr);
 	__builtin_memcpy(key.address, &plain->v6->daddr, sizeof(key.address));
-	return bpf_map_lookup_elem(&own, &key);
+	return kind_of(&key);
 }
 
 static __always_inline bool is_for_own(const struct plain *plain)
 {
-	const __u8 *is_own = find_own(plain);
+	return kind_of_destination(plain) == PREFIX_OWN;
+}
 
-	return is_own && *is_own;
+/* Not own within such is own all the same where the kernel's tables of IPv4 were parted by routing
+ * rules, also when these are gone. */
+static __always_inline bool may_be_for_own(const struct plain *plain)
+{
+	__u32 kind = kind_of_destination(plain);
+
+	return kind == PREFIX_OWN || kind == PREFIX_WITHIN_OWN;
 }
 
 /* Linux takes no such packet of IPv4 unless accept_local says so. It forwards those of
  * IPv6. */
 static __always_inline bool is_from_own(const struct plain *plain)
 {
-	const __u8 *is_own = plain->is_v6 ? NULL : find_own_v4(plain->v4->saddr);
-
-	return is_own && *is_own;
+	return !plain->is_v6 && kind_of_v4(plain->v4->saddr) == PREFIX_OWN;
 }
 
 /* Of the packet, without its Ethernet header. */
@@ -410,9 +423,7 @@ static __always_inline __u32 meaning(long answer, const struct plain *plain)
 	case BPF_FIB_LKUP_RET_PROHIBIT:
 		return OUTCOME_NO_ROUTE;
 	case BPF_FIB_LKUP_RET_NOT_FWDED:
-		/* Not own within such is own all the same where the kernel's tables of
-		 * IPv4 were parted by routing rules, also when these are gone. */
-		return find_own(plain) ? OUTCOME_LOCAL : OUTCOME_NO_ROUTE;
+		return may_be_for_own(plain) ? OUTCOME_LOCAL : OUTCOME_NO_ROUTE;
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
 		return is_for_own(plain) ? OUTCOME_LOCAL : OUTCOME_FORWARDING_OFF;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
@@ -462,6 +473,8 @@ static __always_inline int forward_here(struct xdp_md *ctx, struct plain *plain)
 		return dispose(OUTCOME_TTL_EXPIRED);
 	if (outcome != OUTCOME_COUNT)
 		return dispose(outcome);
+	if (settings.asks_for_kernel && kind_of_destination(plain) == PREFIX_KERNEL)
+		return dispose(OUTCOME_KERNEL_ROUTE);
 	if (bpf_redirect_map(&devices, fib.ifindex, XDP_PASS) != XDP_REDIRECT)
 		return dispose(OUTCOME_KERNEL_ROUTE);
 	rewrite(plain, &fib);

@@ -111,10 +111,12 @@ struct port_settings {
 	/* Which enum reverse_path. */
 	__u32 reverse_path_v4;
 	__u32 reverse_path_v6;
+	/* Some prefix is PREFIX_KERNEL. */
+	__u32 asks_for_kernel;
 };
 
 /* A prefix of addresses, as the kernel's longest-prefix match has it. */
-struct own_prefix {
+struct prefix {
 	/* Those of the family included. */
 	__u32 bits;
 	/* AF_INET or AF_INET6. */
@@ -122,10 +124,22 @@ struct own_prefix {
 	__u8 address[16];
 };
 
+/* What a prefix is, where that is not the kernel's table's to say. */
+enum prefix_kind {
+	/* Not all this host's, but within a prefix that is. */
+	PREFIX_WITHIN_OWN,
+	/* All this host's. */
+	PREFIX_OWN,
+	/* The kernel forwards what is for it: the look-up for XDP leaves out what it has to heed. */
+	PREFIX_KERNEL,
+	/* Within such a prefix, and none itself. */
+	PREFIX_OTHER,
+};
+
 enum forward_bounds {
 	DEVICES_MAX = 64,
 	QUEUES_MAX = 64,
-	OWN_MAX = 65536,
+	PREFIXES_MAX = 65536,
 };
 
 #endif

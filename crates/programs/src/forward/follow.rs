@@ -132,27 +132,27 @@ fn take(
         attached.check_way_to_kernel();
     }
     let switches = is_everything.then(|| attached.switches());
-    let was_own = has_own(changes, tables);
+    let was_told = has_told(changes, tables);
     tables.change(|table| {
         for change in changes {
             table.apply(*change, mirror.state());
         }
         table.set_switches(switches.as_deref().unwrap_or_default());
     });
-    if is_everything || was_own || has_own(changes, tables) {
+    if is_everything || was_told || has_told(changes, tables) {
         attached.take(tables.newest()).map_err(io::Error::other)?;
     }
     Ok(())
 }
 
-/// Whether something of this host's own is among what changes.
-fn has_own(changes: &[Change], tables: &Tables) -> bool {
+/// Whether something that the driver's program is told of is among what changes.
+fn has_told(changes: &[Change], tables: &Tables) -> bool {
     let table = tables.newest();
     let mut prefixes = changes.iter().filter_map(|change| match change {
         Change::Routes(prefix) => Some(*prefix),
         Change::Neighbour(_) | Change::Everything => None,
     });
-    prefixes.any(|prefix| table.is_within_own(prefix))
+    prefixes.any(|prefix| table.is_told(prefix))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The XDP programs: one instance per interface.
 //!
-//! Instances share the table of interfaces and that of own addresses; counters and
+//! Instances share the table of interfaces and that of prefixes; counters and
 //! settings are each one's own.
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use plimsoll_stack::device::packet::Instruction;
 
 use super::error::Error;
 use super::outcome::Counts;
-use super::table::{ReversePath, Switches};
+use super::table::{PrefixKind, ReversePath, Switches};
 use super::{DataPath, Limits};
 use crate::filter::in_driver;
 
@@ -30,7 +30,7 @@ pub(super) use skeleton::types;
 pub const DEVICES_MAX: usize = types::forward_bounds::DEVICES_MAX.0 as usize;
 /// Receive queues of an interface that are used in user space.
 pub(super) const QUEUES_MAX: u32 = types::forward_bounds::QUEUES_MAX.0;
-const OWN_MAX: usize = types::forward_bounds::OWN_MAX.0 as usize;
+const PREFIXES_MAX: usize = types::forward_bounds::PREFIXES_MAX.0 as usize;
 
 const ONLY: [u8; 4] = 0u32.to_ne_bytes();
 
@@ -38,7 +38,7 @@ const ONLY: [u8; 4] = 0u32.to_ne_bytes();
 #[derive(Debug)]
 pub(super) struct Shared {
     devices: MapHandle,
-    own: MapHandle,
+    prefixes: MapHandle,
 }
 
 /// An instance, attached to its interface. Dropping it detaches it.
@@ -102,8 +102,8 @@ pub(super) fn attach(
     open.maps.filter.set_max_entries(room).map_err(&bpf)?;
     if let Some(shared) = shared {
         let devices = open.maps.devices.reuse_fd(shared.devices.as_fd());
-        let own = open.maps.own.reuse_fd(shared.own.as_fd());
-        devices.and(own).map_err(&bpf)?;
+        let prefixes = open.maps.prefixes.reuse_fd(shared.prefixes.as_fd());
+        devices.and(prefixes).map_err(&bpf)?;
     }
     let loaded = open.load().map_err(&bpf)?;
     let maps = &loaded.maps;
@@ -112,14 +112,15 @@ pub(super) fn attach(
         Some(_) => None,
         None => Some(Shared {
             devices: MapHandle::try_from(&maps.devices).map_err(&bpf)?,
-            own: MapHandle::try_from(&maps.own).map_err(&bpf)?,
+            prefixes: MapHandle::try_from(&maps.prefixes).map_err(&bpf)?,
         }),
     };
     let counters = MapHandle::try_from(&maps.counters).map_err(&bpf)?;
     let sockets = MapHandle::try_from(&maps.sockets).map_err(&bpf)?;
     let chosen_sockets = MapHandle::try_from(&maps.chosen_sockets).map_err(&bpf)?;
     let settings = MapHandle::try_from(&maps.bss).map_err(&bpf)?;
-    set(&settings, interface.station, &interface.switches)?;
+    // The table comes later, before anything is forwarded.
+    set(&settings, interface.station, &interface.switches, true)?;
     let program = loaded.progs.forward.as_fd();
     let link = KeptLink::attach(program, interface.name, interface.index)
         .map_err(|error| Error::not_attached(interface.name, error))?;
@@ -134,7 +135,12 @@ pub(super) fn attach(
 }
 
 /// Writes `struct port_settings`, which is all that the program has of variables.
-fn set(settings: &MapHandle, station: Mac, switches: &Switches) -> Result<(), Error> {
+fn set(
+    settings: &MapHandle,
+    station: Mac,
+    switches: &Switches,
+    asks_for_kernel: bool,
+) -> Result<(), Error> {
     use types::reverse_path as C;
     let number = |how| match how {
         ReversePath::Off => C::REVERSE_PATH_OFF.0,
@@ -147,15 +153,22 @@ fn set(settings: &MapHandle, station: Mac, switches: &Switches) -> Result<(), Er
     bytes[7] = switches.forwards_v6.into();
     bytes[8..12].copy_from_slice(&number(switches.reverse_path_v4).to_ne_bytes());
     bytes[12..16].copy_from_slice(&number(switches.reverse_path_v6).to_ne_bytes());
+    bytes[16..20].copy_from_slice(&u32::from(asks_for_kernel).to_ne_bytes());
     settings
         .update(&ONLY, &bytes, MapFlags::ANY)
         .map_err(Error::bpf("set up the XDP program"))
 }
 
 impl Instance {
-    /// The interface has this Ethernet address and these switches from now on.
-    pub(super) fn set(&self, station: Mac, switches: &Switches) -> Result<(), Error> {
-        set(&self.settings, station, switches)
+    /// The interface has this Ethernet address and these switches from now on, and destinations
+    /// are asked for whether they are the kernel's, or not.
+    pub(super) fn set(
+        &self,
+        station: Mac,
+        switches: &Switches,
+        asks_for_kernel: bool,
+    ) -> Result<(), Error> {
+        set(&self.settings, station, switches, asks_for_kernel)
     }
 
     /// What became of the frames so far.
@@ -214,32 +227,47 @@ impl Shared {
         let _ = self.devices.delete(&index.to_ne_bytes());
     }
 
-    /// These prefixes are this host's own from now on, or within such and not.
-    pub(super) fn set_own(&self, own: impl Iterator<Item = (IpNet, bool)>) -> Result<(), Error> {
-        let error = Error::bpf("tell the XDP program this host's addresses");
-        let own = own.take(OWN_MAX);
-        let wanted: HashMap<_, u8> = own
-            .map(|(prefix, is_own)| (key(prefix), is_own.into()))
+    /// The program knows these prefixes from now on. Of more than fit in, the last ones are left out.
+    pub(super) fn set_prefixes(
+        &self,
+        prefixes: impl Iterator<Item = (IpNet, PrefixKind)>,
+    ) -> Result<(), Error> {
+        let error = Error::bpf("tell the XDP program prefixes");
+        let wanted: HashMap<_, _> = prefixes
+            .take(PREFIXES_MAX)
+            .map(|(prefix, kind)| (key(prefix), number(kind)))
             .collect();
-        let present: Vec<Vec<u8>> = self.own.keys().collect();
+        let present: Vec<Vec<u8>> = self.prefixes.keys().collect();
         for key in present
             .iter()
             .filter(|key| !wanted.contains_key(key.as_slice()))
         {
-            self.own.delete(key).map_err(&error)?;
+            self.prefixes.delete(key).map_err(&error)?;
         }
-        for (key, is_own) in &wanted {
-            self.own
-                .update(key, &[*is_own], MapFlags::ANY)
+        for (key, kind) in &wanted {
+            self.prefixes
+                .update(key, &[*kind], MapFlags::ANY)
                 .map_err(&error)?;
         }
         Ok(())
     }
 }
 
-const KEY_BYTES: usize = size_of::<types::own_prefix>();
+/// `enum prefix_kind` of forward.h.
+fn number(kind: PrefixKind) -> u8 {
+    use types::prefix_kind as C;
+    let kind = match kind {
+        PrefixKind::WithinOwn => C::PREFIX_WITHIN_OWN,
+        PrefixKind::Own => C::PREFIX_OWN,
+        PrefixKind::Kernel => C::PREFIX_KERNEL,
+        PrefixKind::Other => C::PREFIX_OTHER,
+    };
+    kind.0 as u8
+}
 
-/// `struct own_prefix` of forward.h.
+const KEY_BYTES: usize = size_of::<types::prefix>();
+
+/// `struct prefix` of forward.h.
 fn key(prefix: IpNet) -> [u8; KEY_BYTES] {
     let family = match prefix {
         IpNet::V4(_) => AddressFamily::Inet,
@@ -272,19 +300,27 @@ mod tests {
         slow_pps: 0,
     };
 
-    /// What the program says of these frames, with such limits and own prefixes. In a namespace
+    /// What the program says of these frames, with such limits and prefixes. In a namespace
     /// of its own it finds no sockets and no routes: what is plain ends there.
-    fn outcomes(limits: Limits, own: &[(&str, bool)], frames: &[Vec<u8>]) -> Vec<Outcome> {
-        let own = own.iter().map(|(prefix, is_own)| {
+    fn outcomes(
+        limits: Limits,
+        prefixes: &[(&str, PrefixKind)],
+        frames: &[Vec<u8>],
+    ) -> Vec<Outcome> {
+        let prefixes = prefixes.iter().map(|(prefix, kind)| {
             let prefix: IpNet = prefix.parse().unwrap();
-            (prefix, *is_own)
+            (prefix, *kind)
         });
-        let own: Vec<_> = own.collect();
-        let inside = || outcomes_here(limits, own, frames);
+        let prefixes: Vec<_> = prefixes.collect();
+        let inside = || outcomes_here(limits, prefixes, frames);
         namespace::in_new(inside).expect("root, to make a network namespace")
     }
 
-    fn outcomes_here(limits: Limits, own: Vec<(IpNet, bool)>, frames: &[Vec<u8>]) -> Vec<Outcome> {
+    fn outcomes_here(
+        limits: Limits,
+        prefixes: Vec<(IpNet, PrefixKind)>,
+        frames: &[Vec<u8>],
+    ) -> Vec<Outcome> {
         let mut place = MaybeUninit::uninit();
         let builder = skeleton::ForwardSkelBuilder::default();
         let mut open = builder.open(&mut place).unwrap();
@@ -297,16 +333,16 @@ mod tests {
             forwards_v4: true,
             ..Switches::default()
         };
-        set(&map(&loaded.maps.bss), STATION, &switches).unwrap();
+        set(&map(&loaded.maps.bss), STATION, &switches, true).unwrap();
         let shared = Shared {
             devices: map(&loaded.maps.devices),
-            own: map(&loaded.maps.own),
+            prefixes: map(&loaded.maps.prefixes),
         };
         // What it knew before goes.
         shared
-            .set_own([("::/0".parse().unwrap(), true)].into_iter())
+            .set_prefixes([("::/0".parse().unwrap(), PrefixKind::Own)].into_iter())
             .unwrap();
-        shared.set_own(own.into_iter()).unwrap();
+        shared.set_prefixes(prefixes.into_iter()).unwrap();
         let counts = || {
             let cpus = loaded.maps.counters.lookup_percpu(&ONLY, MapFlags::ANY);
             let mut counts = Counts::default();
@@ -355,10 +391,10 @@ mod tests {
     #[test]
     fn packets_from_and_for_own_prefixes_are_told() {
         let own = [
-            ("192.0.2.0/24", true),
-            ("192.0.2.128/25", false),
-            ("192.0.2.129/32", true),
-            ("2001:db8::/32", true),
+            ("192.0.2.0/24", PrefixKind::Own),
+            ("192.0.2.128/25", PrefixKind::WithinOwn),
+            ("192.0.2.129/32", PrefixKind::Own),
+            ("2001:db8::/32", PrefixKind::Own),
         ];
         let cases = [
             ("198.51.100.9", "192.0.2.7", Outcome::Local),

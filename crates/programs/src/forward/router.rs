@@ -382,11 +382,14 @@ impl Attached {
         ports.map(Option::unwrap_or_default).collect()
     }
 
-    /// Takes over own addresses, Ethernet addresses and switches.
+    /// Takes over prefixes, Ethernet addresses and switches.
     pub(super) fn take(&self, table: &Table) -> Result<(), Error> {
-        self.shared.set_own(table.own())?;
+        self.shared.set_prefixes(table.prefixes())?;
+        let asks_for_kernel = table.has_kernel_routes();
         for (attached, port) in self.ports.iter().zip(table.ports()) {
-            attached.instance.set(port.station, &port.switches)?;
+            attached
+                .instance
+                .set(port.station, &port.switches, asks_for_kernel)?;
         }
         Ok(())
     }

@@ -71,6 +71,19 @@ pub struct Next {
     pub station: Mac,
 }
 
+/// What a prefix is to the driver's program, which else asks the kernel's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixKind {
+    /// Not all this host's, but within a prefix that is.
+    WithinOwn,
+    /// All this host's.
+    Own,
+    /// The kernel forwards what is for it: the look-up for XDP leaves out a route's own MTU.
+    Kernel,
+    /// Within such a prefix, and none itself.
+    Other,
+}
+
 /// The tables of a router.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -101,20 +114,54 @@ impl Table {
         &self.ports
     }
 
-    /// The prefixes that are all this host's, and with `false` those within them that are not:
-    /// of IPv4, while there are no routing rules. Else the kernel asks own prefixes first.
-    pub fn own(&self) -> impl Iterator<Item = (IpNet, bool)> + '_ {
-        let v4 = own_of(&self.v4).filter(|(_, is_own)| *is_own || !self.has_policy);
-        let v4 = v4.map(|(prefix, is_own)| (IpNet::from(prefix), is_own));
-        v4.chain(self.own_v6.keys().map(|prefix| (prefix.into(), true)))
+    /// The prefixes that the driver's program is told of, in the order of their weight: own ones,
+    /// those that are the kernel's to forward to, and what is within either.
+    pub fn prefixes(&self) -> impl Iterator<Item = (IpNet, PrefixKind)> + '_ {
+        // With rules the kernel asks own prefixes first, as it always does for IPv6.
+        let own = within(&self.v4, is_local).filter_map(|(prefix, target)| {
+            let kind = match is_local(target) {
+                true => PrefixKind::Own,
+                false if self.has_policy => return None,
+                false => PrefixKind::WithinOwn,
+            };
+            Some((prefix.into(), kind))
+        });
+        let own_v6 = self.own_v6.keys();
+        let own = own.chain(own_v6.map(|prefix| (prefix.into(), PrefixKind::Own)));
+        let kernel = |is_kernel| {
+            let v4 = within(&self.v4, is_for_kernel).map(|(prefix, to)| (prefix.into(), to));
+            let v6 = within(&self.v6, is_for_kernel).map(|(prefix, to)| (prefix.into(), to));
+            let of_kind = move |(_, to): &(IpNet, &Target)| is_for_kernel(to) == is_kernel;
+            let prefixes = v4.chain(v6).filter(of_kind).map(|(prefix, _)| prefix);
+            prefixes.filter(|prefix| !self.is_of_own(*prefix))
+        };
+        let kernels = kernel(true).map(|prefix| (prefix, PrefixKind::Kernel));
+        let others = kernel(false).map(|prefix| (prefix, PrefixKind::Other));
+        own.chain(kernels).chain(others)
     }
 
-    /// Whether [`Self::own`] may depend on what this prefix is.
+    /// Whether a route leads where the kernel alone forwards to.
     #[must_use]
-    pub fn is_within_own(&self, prefix: IpNet) -> bool {
+    pub fn has_kernel_routes(&self) -> bool {
+        let mut targets = self.v4.values().chain(self.v6.values());
+        targets.any(is_for_kernel)
+    }
+
+    /// Whether [`Self::prefixes`] may depend on what this prefix is.
+    #[must_use]
+    pub fn is_told(&self, prefix: IpNet) -> bool {
+        let is_of_kernel = match prefix {
+            IpNet::V4(prefix) => self.v4.cover_values(&prefix).any(is_for_kernel),
+            IpNet::V6(prefix) => self.v6.cover_values(&prefix).any(is_for_kernel),
+        };
+        is_of_kernel || self.is_of_own(prefix)
+    }
+
+    /// Whether a prefix is this host's, or within such a one.
+    fn is_of_own(&self, prefix: IpNet) -> bool {
         match prefix {
             IpNet::V4(prefix) => self.v4.cover_values(&prefix).any(is_local),
-            IpNet::V6(prefix) => self.own_v6.contains_key(&prefix),
+            IpNet::V6(prefix) => self.own_v6.cover_values(&prefix).next().is_some(),
         }
     }
 
@@ -263,6 +310,10 @@ fn is_local(target: &Target) -> bool {
     *target == Target::Local
 }
 
+fn is_for_kernel(target: &Target) -> bool {
+    *target == Target::Kernel
+}
+
 fn put<P: Prefix>(routes: &mut PrefixMap<P, Target>, prefix: P, target: Option<Target>) {
     match target {
         Some(target) => drop(routes.insert(prefix, target)),
@@ -270,11 +321,13 @@ fn put<P: Prefix>(routes: &mut PrefixMap<P, Target>, prefix: P, target: Option<T
     }
 }
 
-/// The prefixes that are this host's, and those within them.
-fn own_of(routes: &PrefixMap<Ipv4Net, Target>) -> impl Iterator<Item = (Ipv4Net, bool)> + '_ {
-    let own = routes.iter().filter(|(_, target)| is_local(target));
-    let within = own.flat_map(|(prefix, _)| routes.children(&prefix));
-    within.map(|(prefix, target)| (prefix, is_local(target)))
+/// The prefixes of which this holds, and those within them.
+fn within<P: Prefix>(
+    routes: &PrefixMap<P, Target>,
+    holds: impl Fn(&Target) -> bool,
+) -> impl Iterator<Item = (P, &Target)> {
+    let outer = routes.iter().filter(move |(_, target)| holds(target));
+    outer.flat_map(|(prefix, _)| routes.children(&prefix))
 }
 
 /// One of the next hops, by their weights.

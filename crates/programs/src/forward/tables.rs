@@ -74,6 +74,7 @@ mod tests {
     use plimsoll_kernel::routing::{Change, Kind, Route, State, Target};
 
     use super::*;
+    use crate::forward::table::PrefixKind;
 
     const OWN: &str = "192.0.2.1/32";
 
@@ -96,7 +97,8 @@ mod tests {
     }
 
     fn has_address(table: &Table) -> bool {
-        table.own().any(|own| own == (OWN.parse().unwrap(), true))
+        let own = (OWN.parse().unwrap(), PrefixKind::Own);
+        table.prefixes().any(|told| told == own)
     }
 
     /// Everything is read anew, and is so.

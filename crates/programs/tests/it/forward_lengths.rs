@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use plimsoll_packets::frame::Packet;
-use plimsoll_programs::forward::{DataPath, Router};
+use plimsoll_programs::forward::Router;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::{Batch, Device};
 use plimsoll_testbed::routed::{Routed, Sink};
@@ -107,16 +107,23 @@ fn what_is_behind_a_packet_is_cut_off() {
     }
 }
 
-/// User space sent it whole, and where less fits it was lost without a word.
+/// Either router sent it whole, and where less fits it was lost without a word.
 #[test]
 fn what_is_longer_than_its_route_s_own_mtu_is_answered() {
-    with_router(DataPath::User, Sink::Answers, |hosts, _| {
-        let route = format!("route add 10.77.0.2/32 dev {INNER_DEVICE} mtu 600");
-        hosts.router().ip(&route).unwrap();
-        eventually_answered(hosts.load(), "10.77.0.2");
-        eventually("an answer", || {
-            let said = ping(hosts.load(), "-c 2 -M do -s 700 10.77.0.2");
-            said.replace(" = ", "=").contains("mtu=600")
+    for path in PATHS {
+        with_router(path, Sink::Answers, |hosts, _| {
+            for (target, family, mtu) in
+                [("10.77.0.2/32", "-4", 600), ("fd00:77::2/128", "-6", 1280)]
+            {
+                let route = format!("{family} route add {target} dev {INNER_DEVICE} mtu {mtu}");
+                hosts.router().ip(&route).unwrap();
+                let (target, _) = target.split_once('/').unwrap();
+                eventually_answered(hosts.load(), target);
+                eventually("an answer", || {
+                    let said = ping(hosts.load(), &format!("-c 2 -M do -s {mtu} {target}"));
+                    said.replace(" = ", "=").contains(&format!("mtu={mtu}"))
+                });
+            }
         });
-    });
+    }
 }

@@ -266,16 +266,16 @@ fn own_prefixes_are_told_with_what_is_not_own_within_them() {
     state.routes.insert(within, route(via(OUT, "203.0.113.9")));
     let mut table = table(&state);
     let expected = [
-        ("192.0.2.0/24", true),
-        ("192.0.2.1/32", true),
-        ("192.0.2.64/26", false),
-        ("2001:db8::1/128", true),
+        ("192.0.2.0/24", PrefixKind::Own),
+        ("192.0.2.1/32", PrefixKind::Own),
+        ("192.0.2.64/26", PrefixKind::WithinOwn),
+        ("2001:db8::1/128", PrefixKind::Own),
     ];
-    let expected = expected.map(|(prefix, is_own)| (prefix.to_owned(), is_own));
+    let expected = expected.map(|(prefix, kind)| (prefix.to_owned(), kind));
     assert_eq!(told_own(&table), expected.clone().into());
-    assert!(table.is_within_own(within) && table.is_within_own(own));
-    assert!(!table.is_within_own("203.0.113.0/24".parse().unwrap()));
-    assert!(!table.is_within_own("192.0.0.0/16".parse().unwrap()));
+    assert!(table.is_told(within) && table.is_told(own));
+    assert!(!table.is_told("203.0.113.0/24".parse().unwrap()));
+    assert!(!table.is_told("192.0.0.0/16".parse().unwrap()));
     state.routes.remove(&own);
     table.apply(Change::Routes(own), &state);
     let expected = [expected[1].clone(), expected[3].clone()];
@@ -297,25 +297,72 @@ fn own_prefixes_of_ipv6_and_with_rules_come_first() {
     let mut table = table(&state);
     assert_eq!(table.decide(&to("2001:db8:1::9"), 0), Err(Outcome::Local));
     assert!(table.decide(&to("198.51.100.9"), 0).is_ok());
-    assert_eq!(told_own(&table).get("198.51.100.0/24"), Some(&false));
+    assert_eq!(
+        told_own(&table).get("198.51.100.0/24"),
+        Some(&PrefixKind::WithinOwn)
+    );
     assert_eq!(told_own(&table).get("2001:db8:1::/48"), None);
     state.has_policy = true;
     table.apply(Change::Everything, &state);
-    assert!(told_own(&table).into_values().all(|is_own| is_own));
+    assert!(
+        told_own(&table)
+            .into_values()
+            .all(|kind| kind == PrefixKind::Own)
+    );
     state.has_policy = false;
     table.apply(Change::Everything, &state);
     let own: IpNet = "2001:db8::/32".parse().unwrap();
-    assert!(table.is_within_own(own));
+    assert!(table.is_told(own));
     state.routes.remove(&own);
     table.apply(Change::Routes(own), &state);
     assert!(table.decide(&to("2001:db8:1::9"), 0).is_ok());
-    assert!(!table.is_within_own(own));
+    assert!(!table.is_told(own));
 }
 
-fn told_own(table: &Table) -> BTreeMap<String, bool> {
-    let own = table.own();
-    own.map(|(prefix, is_own)| (prefix.to_string(), is_own))
+/// Of own prefixes, and of what is within them.
+fn told_own(table: &Table) -> BTreeMap<String, PrefixKind> {
+    let is_of_own = |kind: &PrefixKind| matches!(kind, PrefixKind::Own | PrefixKind::WithinOwn);
+    let mut told = told(table);
+    told.retain(|_, kind| is_of_own(kind));
+    told
+}
+
+fn told(table: &Table) -> BTreeMap<String, PrefixKind> {
+    let prefixes = table.prefixes();
+    prefixes
+        .map(|(prefix, kind)| (prefix.to_string(), kind))
         .collect()
+}
+
+/// The driver's program sent on whatever a route's own MTU was.
+#[test]
+fn prefixes_that_the_kernel_forwards_to_are_told_with_others_within_them() {
+    let mut state = state();
+    let mut table = table(&state);
+    let before = told(&table);
+    for (kernels, within, own) in [
+        ("198.51.0.0/16", "198.51.100.0/24", "198.51.7.1/32"),
+        ("2001:db8::/32", "2001:db8:1::/48", "2001:db8:7::1/128"),
+    ] {
+        let (kernels, own): (IpNet, IpNet) = (kernels.parse().unwrap(), own.parse().unwrap());
+        state.routes.insert(kernels, route(Target::Kernel));
+        state.routes.insert(own, route(Target::Local));
+        for prefix in [kernels, own] {
+            table.apply(Change::Routes(prefix), &state);
+            assert!(table.is_told(prefix));
+        }
+        assert!(table.has_kernel_routes() && table.is_told(within.parse().unwrap()));
+        let told = told(&table);
+        let kind = |prefix: &str| told.get(prefix).copied();
+        assert_eq!(kind(&kernels.to_string()), Some(PrefixKind::Kernel));
+        assert_eq!(kind(within), Some(PrefixKind::Other));
+        assert_eq!(kind(&own.to_string()), Some(PrefixKind::Own));
+        for prefix in [kernels, own] {
+            state.routes.remove(&prefix);
+            table.apply(Change::Routes(prefix), &state);
+        }
+        assert_eq!(self::told(&table), before);
+    }
 }
 
 #[test]
@@ -348,7 +395,7 @@ fn changes_are_taken_over() {
         table.decide(&to("203.0.113.77"), 0),
         Err(Outcome::KernelRoute)
     );
-    let own: Vec<_> = table.own().collect();
+    let own = told_own(&table);
     assert_eq!(own.len(), 2, "{own:?}");
 }
 
