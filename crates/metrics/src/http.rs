@@ -3,12 +3,12 @@
 //! Whoever reaches the address can connect, so everything is bounded: so many
 //! connections at a time, so much time for each, so long a question. More wait in the
 //! kernel's queue, and beyond that are refused there. While some wait, a connection that has
-//! said nothing gives way soon. Nothing here can slow packets
+//! not asked its question gives way soon. Nothing here can slow packets
 //! down or use up locked memory.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use plimsoll_kernel::privileges::{answer_soon, start_thread};
 const CONNECTIONS_MAX: usize = 4;
 /// A connection is closed after this long, whatever it was doing.
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
-/// Who has said nothing for this long gives way to who waits.
+/// Who has asked nothing for this long gives way to who waits.
 const SILENCE: Duration = Duration::from_millis(100);
 /// Longest head of a request, bytes.
 const HEAD_MAX: usize = 8 << 10;
@@ -83,8 +83,7 @@ fn answer(
 ) -> io::Result<()> {
     let end = Instant::now() + time;
     let mut connection = Connection { stream, end };
-    connection.await_first_bytes(others)?;
-    let question = connection.question()?;
+    let question = connection.question(others)?;
     let (status, kind, text) = match &question {
         Some(question) => match page(question) {
             Some((kind, text)) => ("200 OK", kind, text),
@@ -127,13 +126,12 @@ impl Connection {
         Ok(Some(left))
     }
 
-    /// Waits until something was said. An error if that takes too long: all the time there is, or
-    /// less if `others` wait for this connection's place.
-    fn await_first_bytes(&self, others: &TcpListener) -> io::Result<()> {
-        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+    /// Waits until something is said. An error if that takes too long: all the time there is, or
+    /// `patience` if `others` wait for this connection's place.
+    fn await_bytes(&self, others: &TcpListener, patience: Duration) -> io::Result<()> {
         let own = || readable(self.stream.as_fd());
         let left = self.left()?.unwrap_or_default();
-        if poll(&mut [own()], timeout(left.min(SILENCE)))? > 0 {
+        if poll(&mut [own()], timeout(left.min(patience)))? > 0 {
             return Ok(());
         }
         let mut polled = [own(), readable(others.as_fd())];
@@ -144,11 +142,19 @@ impl Connection {
         }
     }
 
-    /// Reads the head of a request; `None` if it is none, or too long.
-    fn question(&mut self) -> io::Result<Option<Question>> {
+    /// Reads the head of a request; `None` if it is none, or too long. While `others` wait, it
+    /// must have come within [`SILENCE`].
+    fn question(&mut self, others: &TcpListener) -> io::Result<Option<Question>> {
+        let patient_until = Instant::now() + SILENCE;
         let mut head = Vec::new();
         let mut part = [0; 1024];
         loop {
+            let patience = patient_until.saturating_duration_since(Instant::now());
+            let waiting = &mut [readable(others.as_fd())];
+            if patience.is_zero() && !head.is_empty() && poll(waiting, PollTimeout::ZERO)? > 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.await_bytes(others, patience)?;
             self.stream.set_read_timeout(self.left()?)?;
             let length = self.stream.read(&mut part)?;
             head.extend_from_slice(&part[..length]);
@@ -170,6 +176,10 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::new(fd, PollFlags::POLLIN)
 }
 
 fn timeout(time: Duration) -> PollTimeout {
@@ -238,7 +248,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let page = |question: &Question| {
-            (question.path != "/none").then(|| ("text/plain", question.path.clone()))
+            let text = match question.path.as_str() {
+                "/long" => "x".repeat(32 << 20),
+                path => path.to_owned(),
+            };
+            (question.path != "/none").then_some(("text/plain", text))
         };
         serve_within(time, listener, page).unwrap();
         address
@@ -281,14 +295,14 @@ mod tests {
         );
     }
 
-    /// Who does not come to an end holds a place only so long, and there are only so many.
+    /// Who does not take the answer holds a place only so long, and there are only so many.
     #[test]
-    fn slow_clients_hold_the_others_up_for_a_bounded_time() {
+    fn slow_readers_hold_the_others_up_for_a_bounded_time() {
         let address = server();
         let start = Instant::now();
         let slow = || {
             let mut stream = TcpStream::connect(address).unwrap();
-            stream.write_all(b"GET").unwrap();
+            stream.write_all(b"GET /long HTTP/1.1\r\n\r\n").unwrap();
             stream
         };
         let slow: Vec<_> = (0..CONNECTIONS_MAX).map(|_| slow()).collect();
@@ -299,12 +313,16 @@ mod tests {
         drop(slow);
     }
 
-    /// A hundred that said nothing held a scrape up for minutes.
+    /// A hundred that said nothing held a scrape up for minutes, and then those that said one byte.
     #[test]
-    fn silent_clients_give_way_to_who_waits() {
+    fn clients_that_ask_nothing_give_way_to_who_waits() {
         let address = server_within(Duration::from_secs(60));
         let silent: Vec<_> = (0..10 * CONNECTIONS_MAX)
-            .map(|_| TcpStream::connect(address).unwrap())
+            .map(|n| {
+                let mut client = TcpStream::connect(address).unwrap();
+                client.write_all(&b"G"[..n % 2]).unwrap();
+                client
+            })
             .collect();
         let start = Instant::now();
         let answer = ask(address, b"GET /a HTTP/1.1\r\n\r\n");
