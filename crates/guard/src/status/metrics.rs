@@ -2,17 +2,18 @@
 //!
 //! Totals by kind and outcome are always exported. Channels are many on a
 //! resolver, so only so many are: those with most packets when there was room,
-//! and then as long as they live, so that no series jumps. The rest is counted
+//! and then as long as they get packets, so that no series jumps. The place of one that
+//! had none for a minute is for others: its socket may be gone. The rest is counted
 //! in the totals. No metric has the address of a sender.
 
 mod sources;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use plimsoll_core::demux::Kind;
 use plimsoll_metrics::{Collector, DescriptorEncoder, Format, Labels, MetricType, Unit};
@@ -20,7 +21,7 @@ use plimsoll_metrics::{MetricsError, MetricsServer, counter, gauge};
 
 use super::reader::Latest;
 use super::server::Answers;
-use crate::by_channel::Key;
+use crate::by_channel::ByChannel;
 use crate::counters::{Channel, Outcome, Packets};
 use crate::governor;
 use crate::ledger::{Ledger, Stage};
@@ -43,7 +44,7 @@ pub fn serve_metrics(
         interface: interface.to_owned(),
         started,
         channels_max,
-        exported: BTreeSet::new(),
+        known: ByChannel::default(),
         last: None,
     });
     server.start(move |format| {
@@ -55,13 +56,42 @@ pub fn serve_metrics(
     })
 }
 
+/// A channel that had no packet for so long gives its place to one that has.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// What is known of a channel, from one scrape to the next.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    offered: u64,
+    /// When packets were last seen to have come.
+    busy_at: Instant,
+    is_exported: bool,
+}
+
+impl Known {
+    /// What was known `before` becomes this.
+    fn of(channel: &Channel, before: Option<Self>, now: Instant) -> Self {
+        let offered = channel.packets.offered();
+        let busy_at = before.filter(|before| before.offered == offered);
+        Self {
+            offered,
+            busy_at: busy_at.map_or(now, |before| before.busy_at),
+            is_exported: before.is_some_and(|before| before.is_exported),
+        }
+    }
+
+    fn is_busy(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.busy_at) < QUIET
+    }
+}
+
 /// What is exported, from one scrape to the next.
 #[derive(Debug)]
 struct Exporter {
     interface: String,
     started: Instant,
     channels_max: usize,
-    exported: BTreeSet<Key>,
+    known: ByChannel<Known>,
     /// The last answer and what it is of: who asks often costs little.
     last: Option<(Instant, Format, String)>,
 }
@@ -97,28 +127,57 @@ impl Exporter {
             totals: counters.totals,
             charged_ns: counters.charged_ns,
             channels_total: counters.channels.len(),
-            channels: self.choose(&counters.channels),
+            channels: self.choose(&counters.channels, *at),
             ledger: ledger.clone(),
             known_sources: counters.known_sources,
         }
     }
 
-    /// The channels exported before that still live, and the busiest of the
-    /// others where there is room.
-    fn choose(&mut self, channels: &[Channel]) -> Vec<Channel> {
-        let (mut chosen, mut others): (Vec<_>, Vec<_>) = channels
-            .iter()
-            .partition(|channel| self.exported.contains(&channel.key()));
-        let room = self.channels_max.saturating_sub(chosen.len());
-        let busiest = |channel: &&Channel| std::cmp::Reverse(channel.packets.offered());
-        if room < others.len() {
-            others.select_nth_unstable_by_key(room, busiest);
-            others.truncate(room);
+    /// Those exported before, and the ones with most packets of the others where there is room.
+    /// Whoever had a packet lately comes before whoever had none.
+    fn choose(&mut self, channels: &[Channel], now: Instant) -> Vec<Exported> {
+        self.known
+            .carry(channels, |channel, before| Known::of(channel, before, now));
+        let known = self.known.with(channels);
+        let mut chosen: Vec<(&Channel, Known)> = known
+            .filter_map(|(channel, known)| Some((channel, known?)))
+            .collect();
+        let rank = |(_, known): &(&Channel, Known)| {
+            let is_busy = known.is_busy(now);
+            (
+                Reverse(is_busy),
+                Reverse(known.is_exported),
+                Reverse(known.offered),
+            )
+        };
+        if self.channels_max < chosen.len() {
+            chosen.select_nth_unstable_by_key(self.channels_max, rank);
+            chosen.truncate(self.channels_max);
         }
-        chosen.extend(others);
-        self.exported = chosen.iter().map(|channel| channel.key()).collect();
-        chosen.into_iter().cloned().collect()
+        chosen.sort_unstable_by_key(|(channel, _)| channel.key());
+        let mut exported = chosen.iter().map(|(channel, _)| channel.key()).peekable();
+        self.known.carry(channels, |channel, known| {
+            let is_exported = exported.next_if_eq(&channel.key()).is_some();
+            let known = known.unwrap_or_else(|| Known::of(channel, None, now));
+            Known {
+                is_exported,
+                ..known
+            }
+        });
+        let exported = chosen.into_iter().map(|(channel, known)| Exported {
+            channel: channel.clone(),
+            is_busy: known.is_busy(now),
+        });
+        exported.collect()
     }
+}
+
+/// A channel with series of its own.
+#[derive(Debug)]
+struct Exported {
+    channel: Channel,
+    /// It had a packet lately, so its socket is there.
+    is_busy: bool,
 }
 
 /// The values of one scrape.
@@ -135,7 +194,7 @@ struct Sample {
     totals: [Packets; Kind::ALL.len()],
     charged_ns: [u64; Kind::ALL.len()],
     channels_total: usize,
-    channels: Vec<Channel>,
+    channels: Vec<Exported>,
     ledger: Ledger,
     known_sources: u32,
 }
@@ -181,17 +240,18 @@ impl Sample {
         let help = "Packets for the socket of a channel, by outcome";
         let kind = MetricType::Counter;
         let mut family = encoder.encode_descriptor("channel_packets", help, None, kind)?;
-        for channel in &self.channels {
+        for Exported { channel, .. } in &self.channels {
             for outcome in Outcome::ALL {
                 let mut labels = self.channel_labels(channel);
                 labels.push(("outcome", outcome.name().to_owned()));
                 counter(&mut family, &labels, &channel.packets.count(outcome))?;
             }
         }
-        let help = "Part of a channel's queue that was occupied when last looked at";
+        let help = "Part of a channel's queue that was occupied when last looked at, if it had a packet in the last minute";
         let kind = MetricType::Gauge;
         let mut family = encoder.encode_descriptor("channel_occupancy_ratio", help, None, kind)?;
-        for channel in &self.channels {
+        let busy = self.channels.iter().filter(|exported| exported.is_busy);
+        for Exported { channel, .. } in busy {
             let ratio = f64::from(channel.occupancy) / f64::from(channel.capacity.max(1));
             gauge(&mut family, &self.channel_labels(channel), ratio)?;
         }
@@ -287,7 +347,7 @@ impl Collector for Sample {
         self.encode_totals(encoder)?;
         self.encode_channels(encoder)?;
         self.encode_sources(encoder)?;
-        let help = "Live channels, exported one by one or not";
+        let help = "Channels that had packets and were not forgotten, exported one by one or not";
         self.encode_one(encoder, "channels", help, None, self.channels_total as f64)?;
         let help = "Channels with series of their own";
         let exported = self.channels.len() as f64;

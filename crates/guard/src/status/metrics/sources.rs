@@ -17,7 +17,7 @@ fn classes(sources: &Sources) -> [(&'static str, Class); 2] {
 impl Sample {
     pub(super) fn encode_sources(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let none = Sources::default();
-        let channels = self.channels.iter();
+        let channels = self.channels.iter().map(|exported| &exported.channel);
         // A listener's are in `status` and `top` alone.
         let channels = channels.filter(|channel| channel.kind == Kind::UdpSocket);
         let channels: Vec<(&Channel, &Sources)> = channels

@@ -18,7 +18,7 @@ fn exporter(channels_max: usize) -> Exporter {
         interface: "eth0".to_owned(),
         started: Instant::now(),
         channels_max,
-        exported: BTreeSet::new(),
+        known: ByChannel::default(),
         last: None,
     }
 }
@@ -75,22 +75,65 @@ fn one_reading_is_encoded_once_per_format() {
         "the same reading"
     );
     assert_ne!(exporter.text(&latest, Format::OpenMetrics), first);
-    latest.at += std::time::Duration::from_millis(1);
+    latest.at += Duration::from_millis(1);
     assert_ne!(exporter.text(&latest, Format::Text), first, "another one");
 }
 
+/// Ports of the channels that are exported of these, each with so many packets.
+fn exported(exporter: &mut Exporter, channels: &[(u16, u64)], now: Instant) -> Vec<u16> {
+    let channel = |(port, packets): &(u16, u64)| Channel::sample(*port, *packets, 0);
+    let channels: Vec<_> = channels.iter().map(channel).collect();
+    let chosen = exporter.choose(&channels, now);
+    chosen.iter().map(|chosen| chosen.channel.port).collect()
+}
+
 #[test]
-fn series_are_bounded_and_stay_as_long_as_their_channel() {
+fn series_are_bounded_and_stay_as_long_as_their_channel_has_packets() {
     let mut exporter = exporter(2);
-    let ports = |channels: Vec<Channel>| -> BTreeSet<u16> {
-        channels.iter().map(|channel| channel.port).collect()
-    };
-    let first = exporter.choose(&counters([1, 2, 3]).snapshot.counters.channels);
-    assert_eq!(ports(first), BTreeSet::from([2, 3]), "the busiest");
-    let busier = exporter.choose(&counters([1, 2, 3, 9]).snapshot.counters.channels);
-    assert_eq!(ports(busier), BTreeSet::from([2, 3]), "they stay");
-    let gone = exporter.choose(&counters([1, 3, 9]).snapshot.counters.channels);
-    assert_eq!(ports(gone), BTreeSet::from([3, 9]), "room for the next");
+    let start = Instant::now();
+    let mut ports = |channels: &[_]| exported(&mut exporter, channels, start);
+    assert_eq!(ports(&[(1, 1), (2, 2), (3, 3)]), [2, 3], "the busiest");
+    assert_eq!(
+        ports(&[(1, 1), (2, 2), (3, 3), (9, 9)]),
+        [2, 3],
+        "they stay"
+    );
+    assert_eq!(
+        ports(&[(1, 1), (3, 3), (9, 9)]),
+        [3, 9],
+        "room for the next"
+    );
+    assert!(ports(&[]).is_empty());
+}
+
+/// Sockets that were closed kept all places, and a server that was flooded had none.
+#[test]
+fn places_of_quiet_channels_are_for_those_with_packets() {
+    let mut exporter = exporter(2);
+    let start = Instant::now();
+    let after = |seconds| start + Duration::from_secs(seconds);
+    let mut ports = |channels: &[_], now| exported(&mut exporter, channels, now);
+    assert_eq!(ports(&[(1, 8), (2, 9)], start), [1, 2]);
+    assert_eq!(ports(&[(1, 8), (2, 10), (3, 1)], after(59)), [1, 2]);
+    assert_eq!(ports(&[(1, 8), (2, 10), (3, 2)], after(61)), [2, 3]);
+    assert_eq!(
+        ports(&[(1, 8), (2, 10), (3, 2)], after(300)),
+        [2, 3],
+        "nobody wants it"
+    );
+    assert_eq!(ports(&[(1, 9), (2, 10), (3, 2)], after(301)), [1, 2]);
+}
+
+#[test]
+fn a_channel_that_is_quiet_says_nothing_of_its_queue() {
+    let mut exporter = exporter(9);
+    let mut latest = counters([53]);
+    let ratio = "plimsoll_guard_channel_occupancy_ratio{";
+    assert!(exporter.text(&latest, Format::Text).contains(ratio));
+    latest.at += QUIET;
+    let text = exporter.text(&latest, Format::Text);
+    assert!(!text.contains(ratio), "{text}");
+    assert!(text.contains("plimsoll_guard_channel_packets_total{"));
 }
 
 /// Whoever keeps metrics must not learn who sent what.
