@@ -1,15 +1,71 @@
 //! The channels of sockets: what they have counted and queued, and how those are forgotten
 //! that nothing comes for.
 
+use std::collections::BTreeMap;
+
 use libbpf_rs::MapCore;
 use plimsoll_core::demux::Kind;
 use plimsoll_kernel::error::bpf;
 
 use super::address::bound_address;
 use super::{Program, SLOT_SOCKETS, release_slot, sources, types};
+use crate::by_channel::Key;
 use crate::counters::{Channel, Outcome, Packets};
 use crate::delay::Queue;
 use crate::error::Error;
+
+/// What the members of groups have counted whose sockets have gone: a channel's counts never fall
+/// while it has a socket. (The kernel gives a socket's memory to the next one, which then has its
+/// slot.)
+#[derive(Debug, Default)]
+pub(super) struct Gone {
+    /// Of each slot whose channel has others, or has had: its owner's generation, and counts.
+    members: BTreeMap<u32, (u32, Key, Packets)>,
+    /// Of members that have gone.
+    packets: BTreeMap<Key, Packets>,
+}
+
+/// A slot's part of a reading.
+struct Seat {
+    slot: u32,
+    generation: u32,
+    channel: Channel,
+}
+
+impl Gone {
+    /// Takes a reading, in the order of keys.
+    fn on_reading(&mut self, seats: &[Seat]) {
+        let present: BTreeMap<_, _> = match self.members.is_empty() {
+            true => BTreeMap::new(),
+            false => seats
+                .iter()
+                .map(|seat| (seat.slot, seat.generation))
+                .collect(),
+        };
+        for (slot, (generation, key, packets)) in std::mem::take(&mut self.members) {
+            if present.get(&slot) != Some(&generation) {
+                self.packets.entry(key).or_default().add_all(&packets);
+            }
+        }
+        let mut left = std::mem::take(&mut self.packets);
+        for group in seats.chunk_by(|one, other| one.channel.key() == other.channel.key()) {
+            let key = group[0].channel.key();
+            let gone = left.remove(&key);
+            if group.len() > 1 || gone.is_some() {
+                let members = group.iter().map(|seat| {
+                    let Seat {
+                        slot,
+                        generation,
+                        channel,
+                    } = seat;
+                    (*slot, (*generation, key, channel.packets))
+                });
+                self.members.extend(members);
+            }
+            self.packets.extend(gone.map(|packets| (key, packets)));
+        }
+    }
+}
 
 /// A socket without packets for a while.
 #[derive(Clone, Copy, Debug)]
@@ -36,20 +92,32 @@ impl Program<'_> {
     /// The live channels, and the sockets idle since before `epoch`.
     pub(crate) fn channels(&mut self, idle_before: u32) -> (Vec<Channel>, Vec<Idle>) {
         self.read_channels();
-        let mut channels: Vec<Channel> = Vec::with_capacity(self.books.len());
+        let mut seats: Vec<Seat> = Vec::with_capacity(self.books.len());
         let mut idle = Vec::new();
         for (slot, parts) in self.books.slots() {
             let Some(owner) = self.owner(slot) else {
                 continue;
             };
-            channels.extend(parts.of(&owner).filter_map(|part| channel_of(&owner, part)));
+            let of_cpus = parts.of(&owner).filter_map(|part| channel_of(&owner, part));
+            let channel = of_cpus.reduce(|mut channel, part| {
+                merge(&mut channel, &part);
+                channel
+            });
+            let generation = owner.generation;
+            seats.extend(channel.map(|channel| Seat {
+                slot,
+                generation,
+                channel,
+            }));
             if parts.changed < idle_before {
                 let socket = owner.socket;
                 idle.push(Idle { socket, slot });
             }
         }
-        channels.sort_unstable_by_key(Channel::key);
-        // Each CPU's part, and members of a group that share an address.
+        seats.sort_unstable_by_key(|seat| seat.channel.key());
+        self.gone.on_reading(&seats);
+        let mut channels: Vec<Channel> = seats.into_iter().map(|seat| seat.channel).collect();
+        // Members of a group share an address.
         channels.dedup_by(|part, channel| {
             let same = part.key() == channel.key();
             if same {
@@ -57,6 +125,11 @@ impl Program<'_> {
             }
             same
         });
+        for channel in &mut channels {
+            if let Some(packets) = self.gone.packets.get(&channel.key()) {
+                channel.packets.add_all(packets);
+            }
+        }
         (channels, idle)
     }
 
@@ -144,5 +217,38 @@ fn merge(channel: &mut Channel, part: &Channel) {
         channel.occupancy = part.occupancy;
         channel.capacity = part.capacity;
         channel.queued = part.queued;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many packets of a member in a slot, and what the channel has in all.
+    fn reading(gone: &mut Gone, members: &[(u32, u32, u64)]) -> u64 {
+        let seat = |&(slot, generation, packets): &(u32, u32, u64)| Seat {
+            slot,
+            generation,
+            channel: Channel::sample(53, packets, 0),
+        };
+        let seats: Vec<_> = members.iter().map(seat).collect();
+        gone.on_reading(&seats);
+        let here = members.iter().map(|(_, _, packets)| packets).sum::<u64>();
+        here + gone.packets.values().map(Packets::offered).sum::<u64>()
+    }
+
+    /// A group's counts fell when one of its sockets was closed and another socket got its
+    /// memory: `rate` of Prometheus took all that was left for new packets.
+    #[test]
+    fn counts_of_a_group_do_not_fall_when_members_go() {
+        let mut gone = Gone::default();
+        assert_eq!(reading(&mut gone, &[(1, 1, 10), (2, 1, 20)]), 30);
+        assert_eq!(reading(&mut gone, &[(1, 1, 10), (2, 1, 25)]), 35);
+        assert_eq!(reading(&mut gone, &[(1, 1, 11)]), 36, "the second has gone");
+        assert_eq!(reading(&mut gone, &[(1, 2, 0)]), 36, "and so has the first");
+        assert_eq!(reading(&mut gone, &[(1, 2, 4), (3, 1, 1)]), 41);
+        assert_eq!(reading(&mut gone, &[]), 0, "nobody is left");
+        assert_eq!(reading(&mut gone, &[(1, 2, 4)]), 4, "a channel of its own");
+        assert!(gone.members.is_empty() && gone.packets.is_empty());
     }
 }

@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::protection::{ProtectedPort, Protection, Transport};
 use address::{Stored, bound_address, set_prefixes, words};
 use books::Books;
+use channels::Gone;
 use plimsoll_kernel::error::{bpf, os};
 use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
 use plimsoll_kernel::meter::monotonic_ns;
@@ -113,6 +114,7 @@ pub(crate) struct Seated {
 pub(crate) struct Program<'obj> {
     skeleton: GuardSkel<'obj>,
     books: Books,
+    gone: Gone,
     sources: Arc<Tables>,
     allowances: Mapped<types::allowance>,
     /// Slots with a share of their own.
@@ -184,6 +186,7 @@ impl<'obj> Program<'obj> {
         fill_free_slots(&skeleton)?;
         Ok(Self {
             books: Books::of(&skeleton.maps, cpus)?,
+            gone: Gone::default(),
             sources: Arc::new(Tables::of(&skeleton.maps, cpus)?),
             allowances: Mapped::of(&skeleton.maps.allowances)?,
             cpus,
