@@ -108,6 +108,13 @@ pub fn file_remedy(source: &io::Error) -> String {
     format!(" ({remedy})")
 }
 
+/// Whether a file could not be written for want of room, which there may be later.
+#[must_use]
+pub fn is_disk_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
 pub(crate) fn remedy_of(action: &str, answer: Option<Errno>) -> String {
     let remedy = match answer {
         Some(Errno::EPERM | Errno::EACCES) => {

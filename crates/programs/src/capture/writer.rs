@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use plimsoll_kernel::error::is_disk_full;
 
 use super::config::RING_FILE_BYTES_MIN;
 use super::pcapng::{Encoder, Standing};
@@ -438,11 +439,6 @@ impl OpenFile {
             self.last = (at, 0);
         }
     }
-}
-
-fn is_disk_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 /// Removes a file and tells its bytes.

@@ -237,7 +237,7 @@ pub(crate) struct Args {
     pub(super) duration: Option<u32>,
     /// Write one JSON document per report and line to FILE (`-`: standard output) instead of the table
     ///
-    /// Cost: the file grows with every report, which has all channels. Takes a new start.
+    /// Cost: the file grows with every report, which has all channels. While the disk is full, reports are left out. Takes a new start.
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use plimsoll_guard::{
     Channel, Counters, Kind, Outcome, Packets, SourcesReader, SynCookies, governor, session,
 };
+use plimsoll_kernel::error::{file_remedy, is_disk_full};
 use plimsoll_kernel::privileges::start_thread;
 use serde::Serialize;
 
@@ -73,12 +74,17 @@ impl From<&session::Report<'_>> for Line {
 }
 
 impl Form {
-    fn show(&mut self, line: &Line, before: &Counters) -> io::Result<()> {
+    /// `is_cut`: the line before may be there in part.
+    fn show(&mut self, line: &Line, before: &Counters, is_cut: bool) -> io::Result<()> {
         match self {
             Self::Nothing => Ok(()),
             Self::Json(writer) => {
                 // At once: each part by itself would be a system call.
-                let mut text = serde_json::to_vec(line)?;
+                let mut text = Vec::new();
+                if is_cut {
+                    text.push(b'\n');
+                }
+                serde_json::to_writer(&mut text, line)?;
                 text.push(b'\n');
                 writer.write_all(&text)?;
                 writer.flush()
@@ -89,6 +95,42 @@ impl Form {
             }
         }
     }
+}
+
+/// Shows each line that comes. A full disk is no reason to end: it is told once, and what does not
+/// fit is left out.
+fn show_all(
+    form: &mut Form,
+    lines: Receiver<Line>,
+    to_tell: &SyncSender<String>,
+) -> io::Result<()> {
+    let mut before: Option<Line> = None;
+    let mut missed: io::Result<()> = Ok(());
+    for mut line in lines {
+        if let Some(sources) = line.sources.take() {
+            sources.tell(&mut line.counters);
+        }
+        let counters_before = &before.as_ref().unwrap_or(&line).counters;
+        let shown = form.show(&line, counters_before, missed.is_err());
+        match &shown {
+            Err(error) if !is_disk_full(error) => return shown,
+            Err(error) if missed.is_ok() => {
+                let remedy = file_remedy(error);
+                // Who reads no log lines misses it.
+                let _ = to_tell.try_send(format!(
+                    "cannot write a report: {error}{remedy}; the guard goes on, and reports are left out until they fit"
+                ));
+            }
+            Err(_) => {}
+            Ok(()) if missed.is_err() => {
+                let _ = to_tell.try_send("can write reports again".to_owned());
+            }
+            Ok(()) => {}
+        }
+        missed = shown;
+        before = Some(line);
+    }
+    missed
 }
 
 /// Shows reports and log lines, by threads of its own.
@@ -106,25 +148,15 @@ impl Reporter {
         let (lines, to_show) = sync_channel::<Line>(1);
         let (end, shown) = channel();
         let is_shown = !matches!(form, Form::Nothing);
+        let (log, to_log) = sync_channel::<String>(LOG_LINES_MAX);
         if is_shown {
+            let to_tell = log.clone();
             start_thread(move || {
-                let show = || {
-                    let mut before: Option<Line> = None;
-                    for mut line in to_show {
-                        if let Some(sources) = line.sources.take() {
-                            sources.tell(&mut line.counters);
-                        }
-                        form.show(&line, &before.as_ref().unwrap_or(&line).counters)?;
-                        before = Some(line);
-                    }
-                    Ok(())
-                };
                 // Who started this may be gone.
-                let _ = end.send(show());
+                let _ = end.send(show_all(&mut form, to_show, &to_tell));
             })
             .map_err(io::Error::other)?;
         }
-        let (log, to_log) = sync_channel::<String>(LOG_LINES_MAX);
         let (end, logged) = channel();
         start_thread(move || {
             for text in to_log {
