@@ -18,6 +18,7 @@
 
 mod handover;
 mod owners;
+mod page;
 mod protected_owners;
 mod retry;
 mod settings;
@@ -47,8 +48,9 @@ use crate::governor::Governor;
 use crate::guard::{Guard, Storage};
 use crate::known::{KnownFile, KnownSources};
 use crate::ledger::LedgerReader;
-use crate::status::{Answers, Snapshot, StatusServer, serve_metrics};
-use plimsoll_metrics::{MetricsError, MetricsServer};
+use crate::status::{Answers, Snapshot, StatusServer};
+use page::Page;
+use plimsoll_metrics::MetricsError;
 use standby::Standing;
 use threads::Threads;
 use turns::{Ended, Turns};
@@ -204,15 +206,13 @@ pub fn run(
     host::check()?;
     let interface = settings.interface.clone();
     let is_given = settings.standby.is_some();
-    let settings = standby::decided(settings);
+    let settings = standby::decided(settings, &interface);
     let before = manager.link();
     let keeper = Keeper::start(&interface, before.as_ref().map(AsFd::as_fd).as_slice())?;
+    let mut tell = |line| console.log(format!("interface={interface} {line}"));
     let metrics = settings.metrics.clone();
-    let metrics = metrics
-        .map(|metrics| {
-            MetricsServer::bind(metrics.address).map(|server| (server, metrics.channels_max))
-        })
-        .transpose()?;
+    let metrics = metrics.map(|metrics| Page::take(metrics, &mut tell));
+    let metrics = metrics.transpose()?;
     // Restores what a killed guard left, and refuses a second one.
     let knobs = Knobs::open(&interface)?;
     // Told before the driver may refuse: it says what to guard instead.
@@ -243,8 +243,8 @@ pub fn run(
     let started = Instant::now();
     let answers = Answers::new(&interface, started, ledger, move || sender.snapshot());
     let _status = StatusServer::start(&interface, answers.clone())?;
-    if let Some((server, channels_max)) = metrics {
-        serve_metrics(server, &interface, channels_max, started, answers)?;
+    if let Some(page) = metrics {
+        page.serve(&interface, started, answers)?;
     }
     // From here on it must get on whatever the network does.
     outlive_overload()?;

@@ -202,9 +202,10 @@ fn config(settings: &Settings) -> Option<Config> {
     })
 }
 
-/// The same settings, which say whether the program stands by.
-pub(super) fn decided(settings: Settings) -> Settings {
-    let unless_given = || settings.threaded.is_none() && is_slowed(&settings.interface);
+/// The same settings, which say whether the program stands by. The interface may have another name
+/// by now.
+pub(super) fn decided(settings: Settings, name: &str) -> Settings {
+    let unless_given = || settings.threaded.is_none() && is_slowed(name);
     Settings {
         standby: Some(settings.standby.unwrap_or_else(unless_given)),
         ..settings

@@ -77,6 +77,8 @@ impl Turn {
 
 pub(super) struct Turns<'a, W> {
     settings: Settings,
+    /// Of the interface now.
+    name: String,
     work: W,
     console: &'a mut dyn Console,
     started: Instant,
@@ -104,6 +106,7 @@ impl<'a, W: Work> Turns<'a, W> {
         started: Instant,
     ) -> Self {
         Self {
+            name: settings.interface.clone(),
             settings,
             work,
             console,
@@ -192,6 +195,7 @@ impl<'a, W: Work> Turns<'a, W> {
             self.is_gone |= self.work.is_gone();
             if let Some(name) = self.work.renamed() {
                 self.log(&format_args!("event=renamed name={name}"));
+                self.name = name;
             }
         }
         if !self.is_gone {
@@ -313,7 +317,7 @@ impl<'a, W: Work> Turns<'a, W> {
     fn reload(&mut self) {
         let read = self.console.settings().and_then(|new| {
             new.validate()?;
-            Ok(decided(new))
+            Ok(decided(new, &self.name))
         });
         let new = match read {
             Ok(new) => new,
