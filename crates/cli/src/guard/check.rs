@@ -17,7 +17,7 @@ pub(crate) struct Args {
     #[arg(value_name = "IFACE")]
     interface: String,
     /// Write one JSON document to FILE (`-`: standard output) instead of the table
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<PathBuf>,
 }
 

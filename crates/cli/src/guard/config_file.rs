@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::builder::ValueRange;
@@ -308,6 +309,7 @@ fn place_in(text: &str, setting: &str) -> Option<usize> {
     Some(line(text, &key.span()))
 }
 
+/// The last one counts, as of every option.
 fn named_file(arguments: &[OsString]) -> Option<PathBuf> {
     if arguments.get(1)? != "guard" {
         return None;
@@ -315,15 +317,16 @@ fn named_file(arguments: &[OsString]) -> Option<PathBuf> {
     let mut rest = arguments[2..]
         .iter()
         .take_while(|argument| *argument != "--");
+    let mut named = None;
     while let Some(argument) = rest.next() {
-        if argument == "--config" {
-            return rest.next().map(PathBuf::from);
-        }
-        if let Some(path) = argument.to_str().and_then(|a| a.strip_prefix("--config=")) {
-            return Some(PathBuf::from(path));
+        let bytes = argument.as_bytes();
+        if bytes == b"--config" {
+            named = rest.next().map(PathBuf::from);
+        } else if let Some(path) = bytes.strip_prefix(b"--config=") {
+            named = Some(PathBuf::from(OsStr::from_bytes(path)));
         }
     }
-    None
+    named
 }
 
 fn option_name(setting: &str) -> String {

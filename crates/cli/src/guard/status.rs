@@ -8,6 +8,8 @@ use plimsoll_guard::status::{
     ChannelStatus, ClassStatus, Client, Request, Sort, SourcesStatus, Status, guarded_interfaces,
 };
 
+use plimsoll_kernel::error::with_causes;
+
 use super::{ledger, words};
 use crate::failure::Absent;
 use crate::output::{self, Target};
@@ -26,7 +28,7 @@ pub(crate) struct Args {
     limit: usize,
     /// Write one JSON document per line and interface to FILE (`-`: standard output) instead of the
     /// table
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<PathBuf>,
 }
 
@@ -67,14 +69,24 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         return Err(Absent(absent).into());
     }
     let mut writer = Target::open_given(args.json.as_ref())?;
+    let mut failed = None;
     for interface in interfaces {
-        let status = Client::new(&interface).status(&request)?;
+        let status = match Client::new(&interface).status(&request) {
+            Ok(status) => status,
+            // The others may answer.
+            Err(error) => {
+                if let Some(before) = failed.replace(error) {
+                    output::say(format_args!("plimsoll: {}", with_causes(&before)));
+                }
+                continue;
+            }
+        };
         match &mut writer {
             Some(writer) => write_document(writer, &status)?,
             None => output::print(&table(&status))?,
         }
     }
-    Ok(())
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// One line for programs.

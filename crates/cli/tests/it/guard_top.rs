@@ -12,6 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::pty::{Winsize, openpty};
+use nix::sys::signal::Signal;
+use nix::sys::termios::{LocalFlags, tcgetattr};
 use plimsoll_testbed::blast::Transport;
 use plimsoll_testbed::http::Nginx;
 use plimsoll_testbed::server::{self, Kind, Server};
@@ -289,4 +291,34 @@ fn a_flood_s_screen_tells_its_cause_the_others_and_what_is_done() {
         }
         screens[1].expect_all(&[(&format!("tcp_listener 0.0.0.0:{HTTP} "), "syn_cookie")]);
     });
+}
+
+/// The shell had a terminal that showed nothing of what was typed.
+#[test]
+fn a_signal_gives_the_terminal_back() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let (_guard, _output) = start(host);
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+        let mut session = Session::start(host);
+        session.expect("channel ");
+        let is_taken = || {
+            let terminal = session.terminal.lock().unwrap();
+            terminal.screen().alternate_screen()
+        };
+        assert!(is_taken());
+        session.process.signal(signal).unwrap();
+        let end = Instant::now() + LIMIT;
+        while is_taken() {
+            assert!(Instant::now() < end, "{signal}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        let settings = tcgetattr(&session.keys).unwrap();
+        assert!(
+            settings
+                .local_flags
+                .contains(LocalFlags::ECHO | LocalFlags::ICANON)
+        );
+        assert!(session.process.wait(LIMIT).unwrap().success());
+    }
 }

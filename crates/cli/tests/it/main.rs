@@ -21,6 +21,7 @@ mod first_contact;
 mod forward;
 mod guard;
 mod guard_config;
+mod guard_goes_on;
 mod guard_governor;
 mod guard_lazy;
 mod guard_neighbour;

@@ -260,6 +260,12 @@ fn the_file_is_found_among_the_arguments() {
     let file = Some(PathBuf::from("f"));
     assert_eq!(find("plimsoll guard eth0 --config f"), file);
     assert_eq!(find("plimsoll guard --config=f eth0"), file);
+    assert_eq!(find("plimsoll guard --config=e --config f eth0"), file);
+    let arguments = ["plimsoll", "guard", "--config="].map(OsString::from);
+    let mut arguments = arguments.to_vec();
+    arguments[2].push(OsStr::from_bytes(b"\xff"));
+    let unreadable = PathBuf::from(OsStr::from_bytes(b"\xff"));
+    assert_eq!(named_file(&arguments), Some(unreadable));
     assert_eq!(find("plimsoll guard eth0"), None);
     assert_eq!(find("plimsoll guard eth0 -- --config f"), None);
     assert_eq!(find("plimsoll probe --config f"), None);

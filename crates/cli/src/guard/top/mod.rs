@@ -7,15 +7,21 @@ mod state;
 mod view;
 
 use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::failure::Context;
 use plimsoll_guard::status::Client;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub(super) use state::State;
 #[cfg(test)]
 pub(super) use view::screen;
+
+/// How soon a signal ends it.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Watch live who is offered what, who is full, and what is discarded
 ///
@@ -42,8 +48,12 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let mut state = State::default();
     let first = client.status(&state.request(0))?;
     state.on_answer(Ok(first));
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).context("cannot catch signals")?;
+    }
     let mut terminal = ratatui::try_init().context("cannot take the terminal")?;
-    let result = watch(args, &mut client, &mut state, &mut terminal);
+    let result = watch(args, &mut client, &mut state, &mut terminal, &ended);
     ratatui::restore();
     result
 }
@@ -53,10 +63,11 @@ fn watch(
     client: &mut Client,
     state: &mut State,
     terminal: &mut ratatui::DefaultTerminal,
+    ended: &AtomicBool,
 ) -> crate::Result<()> {
     let interval = Duration::from_millis(args.interval_ms);
     let mut due = Instant::now();
-    while !state.is_over() {
+    while !state.is_over() && !ended.load(Ordering::Relaxed) {
         if due <= Instant::now() {
             if !state.is_paused() {
                 let rows = usize::from(terminal.size()?.height);
@@ -66,7 +77,7 @@ fn watch(
             due = Instant::now() + interval;
         }
         terminal.draw(|frame| view::draw(frame, state, &args.interface))?;
-        if event::poll(due.saturating_duration_since(Instant::now()))?
+        if await_event(due, ended)?
             && let Event::Key(key) = event::read()?
             && key.kind != KeyEventKind::Release
         {
@@ -77,4 +88,17 @@ fn watch(
         }
     }
     Ok(())
+}
+
+/// Waits until something happens on the terminal. `false`: it is `due`, or a signal came.
+fn await_event(due: Instant, ended: &AtomicBool) -> std::io::Result<bool> {
+    loop {
+        let left = due.saturating_duration_since(Instant::now());
+        if event::poll(left.min(LOOK))? {
+            return Ok(true);
+        }
+        if left <= LOOK || ended.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+    }
 }
