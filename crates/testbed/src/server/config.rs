@@ -243,6 +243,11 @@ impl Config {
                 allowed,
             })
         };
+        let serves_tcp = matches!(self.kind, Kind::Http | Kind::Dns);
+        if let Some(pace) = self.pace.filter(|_| !serves_tcp) {
+            let allowed = "left out: of http and dns over TCP alone";
+            return refuse("pace", pace.to_string(), allowed);
+        }
         match (&self.root, &self.zone, self.gateway.first()) {
             (Some(root), ..) if self.kind != Kind::Http => refuse(
                 "root",
@@ -431,6 +436,13 @@ mod tests {
                     ..config(Kind::Sink)
                 },
                 "gateway = 10.0.0.1",
+            ),
+            (
+                Config {
+                    pace: Some(Pace::Acks),
+                    ..config(Kind::Echo)
+                },
+                "pace = acks",
             ),
         ] {
             let error = config.validate().unwrap_err();
