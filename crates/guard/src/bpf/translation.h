@@ -54,17 +54,17 @@ enum unknown_flow {
 };
 
 /*
- * Whether the flow of a packet for a slot's socket is to be asked for. Functions of their own,
- * here and below, for the stack.
+ * Whether the flow of a packet for a slot's socket is to be asked for, which the socket refuses
+ * or not. Functions of their own, here and below, for the stack.
  */
-__noinline int may_ask_for_flow(__u32 slot)
+__noinline int may_ask_for_flow(__u32 slot, __u32 is_refused)
 {
 	struct allowance *evidence = bpf_map_lookup_elem(&allowances, &slot);
 	__u32 look = take_look();
 
 	if (!evidence)
 		return UNKNOWN_FLOW_NOT_ASKED;
-	if (look == 1 || is_evident(evidence->published_at))
+	if ((look == 1 && is_refused) || is_evident(evidence->published_at))
 		return UNKNOWN_FLOW_TRANSLATED;
 	if (look || is_evident(evidence->translated_at))
 		return UNKNOWN_FLOW_FOR_SOCKET;
@@ -101,7 +101,7 @@ static __always_inline void leave_to_translation(struct xdp_md *ctx, const struc
 
 	if (!settings.tracking || !is_at_risk(verdict))
 		return;
-	unknown = may_ask_for_flow(verdict->slot);
+	unknown = may_ask_for_flow(verdict->slot, verdict->outcome != OUTCOME_ADMITTED);
 	if (unknown == UNKNOWN_FLOW_NOT_ASKED)
 		return;
 	flow = flow_of(ctx, packet, verdict->source_port, verdict->port);

@@ -1,17 +1,21 @@
 //! Which packets without a socket go on to other hosts, as connection tracking knows. Needs root.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, connect, listen, setsockopt,
+    socket, sockopt,
 };
-use plimsoll_packets::frame::{Fragment, Packet};
+use plimsoll_packets::frame::{Fragment, Packet, TcpFlags};
 
-use super::test_host::{HOST, from, with_guard};
+use super::test_host::{HOST, UDP_PORT, from, unread_server, with_guard};
 use super::*;
-use crate::Guard;
+use crate::{Guard, Outcome};
 
 /// The host's, beside loopback.
 const OWN: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -174,5 +178,91 @@ fn nobody_chooses_which_of_his_packets_is_looked_at() {
         let share = counted / u64::from(parts);
         // Ten of 300 are meant; 60 or more are less likely than 10^-25.
         assert!(share < 60, "{share} of {rounds}");
+    });
+}
+
+/// Has a host publish a port of another one, too.
+fn publish(transport: &str, port: u16) {
+    let rule = format!("add rule ip n out {transport} dport {port} dnat to {OTHER}");
+    run("nft", &rule);
+}
+
+/// What was admitted and discarded of frames, by what they were for.
+fn judged(guard: &mut Guard<'_>, kind: Kind, frame: &[u8], frames: u32) -> [u64; 3] {
+    let count = |guard: &Guard<'_>| {
+        let totals = guard.program.totals().unwrap();
+        let passed = totals[Kind::ClosedPort as usize].count(Outcome::Admitted);
+        let socket = totals[kind as usize];
+        let admitted = socket.count(Outcome::Admitted);
+        [passed, admitted, socket.offered() - admitted]
+    };
+    let before = count(guard);
+    guard.test_run(frame, frames).unwrap();
+    let after = count(guard);
+    std::array::from_fn(|at| after[at] - before[at])
+}
+
+/// A flood of a full server, beside a port that is published: of its unknown flows one packet
+/// passes in a tick. Of a flow that is translated all do, and then unknown ones of that port.
+#[test]
+fn a_full_socket_judges_strangers_and_no_translated_flow() {
+    with_guard(|guard| {
+        let _server = unread_server(20_000);
+        translate(guard);
+        let strangers = from(OWN).udp(CLIENT + 1, UDP_PORT, &[0; 16]);
+        let all = u64::from(FRAMES);
+        let untracked = judged(guard, Kind::UdpSocket, &strangers, FRAMES);
+        assert_eq!(untracked, [0, 0, all], "nothing is tracked");
+        send(PUBLISHED);
+        guard.refresh().unwrap();
+        let start = Instant::now();
+        let [passed, admitted, discarded] =
+            judged(guard, Kind::UdpSocket, &strangers, 100 * FRAMES);
+        let ticks = (start.elapsed().as_nanos() >> TICK_SHIFT) as u64;
+        assert_eq!(admitted, 0);
+        assert_eq!(passed + discarded, 100 * all);
+        assert!(
+            (1..=ticks + 2).contains(&passed),
+            "{passed} in {ticks} ticks"
+        );
+        publish("udp", UDP_PORT);
+        send(UDP_PORT);
+        std::thread::sleep(Duration::from_millis(10));
+        let known = from(OWN).udp(CLIENT, UDP_PORT, &[0; 16]);
+        assert_eq!(judged(guard, Kind::UdpSocket, &known, FRAMES), [all, 0, 0]);
+        assert_eq!(
+            judged(guard, Kind::UdpSocket, &strangers, FRAMES),
+            [all, 0, 0]
+        );
+    });
+}
+
+/// Begins a connection to a port of the host, which nobody answers.
+fn begin_connection(port: u16) {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let client = socket(AddressFamily::Inet, SockType::Stream, flags, None).unwrap();
+    let address =
+        |address: Ipv4Addr, port| SockaddrIn::from(std::net::SocketAddrV4::new(address, port));
+    bind(client.as_raw_fd(), &address(OWN, CLIENT)).unwrap();
+    let begun = connect(client.as_raw_fd(), &address(HOST, port));
+    assert_eq!(begun, Err(Errno::EINPROGRESS));
+}
+
+/// The proxy of a published port is a listener, and may be behind.
+#[test]
+fn a_full_listener_refuses_no_connection_that_is_translated() {
+    const PORT: u16 = 80;
+    with_guard(|guard| {
+        let listener = TcpListener::bind((HOST, PORT)).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let _unaccepted = TcpStream::connect((HOST, PORT)).unwrap();
+        translate(guard);
+        publish("tcp", PORT);
+        let syn = from(OWN).tcp(CLIENT, PORT, TcpFlags::SYN, &[]);
+        let all = u64::from(FRAMES);
+        assert_eq!(judged(guard, Kind::TcpListener, &syn, FRAMES), [0, 0, all]);
+        begin_connection(PORT);
+        guard.refresh().unwrap();
+        assert_eq!(judged(guard, Kind::TcpListener, &syn, FRAMES), [all, 0, 0]);
     });
 }
