@@ -34,6 +34,16 @@ fn pages() -> BTreeSet<String> {
         .collect()
 }
 
+/// The documents, which name each other.
+fn documents() -> impl Iterator<Item = String> {
+    let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+    let documents = fs::read_dir(place).unwrap();
+    documents.map(|document| {
+        let name = document.unwrap().file_name();
+        format!("/usr/share/doc/plimsoll/{}", name.to_str().unwrap())
+    })
+}
+
 /// Every file of the package.
 fn expected_files() -> BTreeSet<String> {
     let mut files = pages();
@@ -50,10 +60,10 @@ fn expected_files() -> BTreeSet<String> {
             "/usr/share/doc/plimsoll/CHANGELOG.md",
             "/usr/share/doc/plimsoll/LICENSE-MIT",
             "/usr/share/doc/plimsoll/copyright",
-            "/usr/share/doc/plimsoll/guard.md",
         ]
         .map(str::to_owned),
     );
+    files.extend(documents());
     files
 }
 
