@@ -191,11 +191,15 @@ pub const COSTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Every queue a profile may give the length of.
+/// Every queue a profile may give the length of, and how much is taken from one at a time.
 pub const QUEUES: &[(&str, &str)] = &[
     (
         "receive_ring",
         "packets an adapter holds that the host has not taken",
+    ),
+    (
+        "receive_batch",
+        "packets that one receive interrupt takes at the most; default all that wait",
     ),
     (
         "transmit_ring",
@@ -427,6 +431,12 @@ impl Profile {
         debug_assert!(QUEUES.iter().any(|(known, _)| *known == name));
         let found = self.queues.get(name).map(|queue| queue.packets);
         found.ok_or_else(|| self.problem(format!("no queue `{name}`, which the scenario needs")))
+    }
+
+    /// The most packets that one receive interrupt of this machine takes.
+    pub(crate) fn receive_batch(&self) -> u32 {
+        let given = self.queues.get("receive_batch");
+        given.map_or(u32::MAX, |batch| batch.packets)
     }
 
     /// The duration of cost `name` in ns, for `user`.

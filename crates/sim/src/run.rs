@@ -80,6 +80,7 @@ fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Engine, Er
         let default = |given: Option<u32>, name| given.map_or_else(|| profile.queue(name), Ok);
         let sizes = AdapterSizes {
             receive_ring: default(adapter.receive_ring, "receive_ring")?,
+            receive_batch: profile.receive_batch(),
             transmit_ring: default(adapter.transmit_ring, "transmit_ring")?,
             output_queue: profile.queue("output_queue")?,
             queues: adapter.queues.unwrap_or(1) as usize,

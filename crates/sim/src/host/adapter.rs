@@ -28,6 +28,8 @@ pub(crate) struct Ring {
 #[derive(Clone, Debug)]
 pub(crate) struct Adapter {
     pub(crate) rings: Vec<Ring>,
+    /// An interrupt takes no more packets than this.
+    pub(crate) receive_batch: u32,
     pub(crate) inbound: Wire,
     pub(crate) outbound: Wire,
     /// Software queue in front of the transmitter.
@@ -51,6 +53,7 @@ pub(crate) struct Adapter {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdapterSizes {
     pub(crate) receive_ring: u32,
+    pub(crate) receive_batch: u32,
     pub(crate) transmit_ring: u32,
     pub(crate) output_queue: u32,
     pub(crate) queues: usize,
@@ -88,6 +91,7 @@ impl Host {
         let transmit_line = self.add_line(LineKind::Transmit { adapter }, 0, LEVEL_DEVICE);
         self.adapters.push(Adapter {
             rings,
+            receive_batch: sizes.receive_batch,
             inbound,
             outbound,
             output: Fifo::new(sizes.output_queue as usize),

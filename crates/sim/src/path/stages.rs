@@ -204,8 +204,8 @@ impl ReceiveHandler {
     /// Its next step. Takes at most `batch` packets of a queue of an adapter:
     /// `take` says what is kept in hand and what the work on a packet costs
     /// beyond the driver's, `finish` is what becomes of the packet in hand after
-    /// that. The interrupt stays off until the caller, at [`Step::Done`], sees to
-    /// it.
+    /// that. It takes no more than the machine's own limit, either. The interrupt stays
+    /// off until the caller, at [`Step::Done`], sees to it.
     #[inline]
     pub(super) fn step(
         &mut self,
@@ -230,6 +230,7 @@ impl ReceiveHandler {
                 if let Some(packet) = host.lines[cx.line].hand.take() {
                     finish(host, packet);
                 }
+                let batch = batch.min(host.adapters[adapter].receive_batch);
                 if *taken < batch
                     && let Some(packet) = host.take(adapter, queue)
                 {

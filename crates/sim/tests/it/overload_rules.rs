@@ -2,6 +2,7 @@
 //! replace. Figures of whole experiments are claims of the lab.
 
 use plimsoll_sim::Outcome;
+use plimsoll_sim::profile::QueueLength;
 
 use crate::common::{figure, machine, simulate};
 
@@ -78,6 +79,39 @@ fn demultiplexing_in_the_host_takes_an_interrupt_per_packet() {
     };
     assert!((interrupts("soft-lrp") - 5000.0).abs() < 5.0);
     assert!(interrupts("ni-lrp") < 5.0);
+}
+
+/// Where the machine says that each packet interrupts, those of a burst do not share an
+/// interrupt (LRP-28): had none of them to be announced, the first would bring in all.
+#[test]
+fn packets_of_a_burst_interrupt_one_by_one_on_a_machine_that_says_so() {
+    let interrupts = |path: &str, batch: Option<u32>| {
+        let mut profile = machine(&COSTS, 50);
+        let given = batch.map(|packets| QueueLength {
+            packets,
+            source: "chosen by the test".into(),
+        });
+        let given = given.map(|batch| ("receive_batch".to_owned(), batch));
+        profile.queues.extend(given);
+        let text = format!(
+            r#"
+            duration_ms = 1000
+            path = {{ kind = "{path}" }}
+            [[source]]
+            name = "source"
+            to = "sink"
+            traffic = {{ kind = "bursts", burst = 4, spacing_us = 1, period_us = 10000 }}
+            [[consumer]]
+            name = "sink"
+            role = {{ kind = "sink" }}
+            "#
+        );
+        figure(&simulate(&profile, &text), "interrupts_hz")
+    };
+    for path in ["batched-interrupts", "early-demux", "soft-lrp"] {
+        assert!((interrupts(path, None) - 100.0).abs() < 2.0, "{path}");
+        assert!((interrupts(path, Some(1)) - 400.0).abs() < 8.0, "{path}");
+    }
 }
 
 /// Classifying in the host only postpones livelock: at some rate it takes the whole CPU
