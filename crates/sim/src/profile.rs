@@ -142,6 +142,10 @@ pub const COSTS: &[(&str, &str)] = &[
         "what the web server spends on one request, system calls included and protocol work excluded",
     ),
     (
+        "web_call",
+        "what of web_accept and web_request passes until the next system call or trap ends; default all of it",
+    ),
+    (
         "timer_off_chip",
         "one interrupt of an off-chip timer with an empty handler",
     ),
@@ -476,6 +480,15 @@ impl Profile {
     pub(crate) fn cost_or_zero(&self, name: &'static str) -> u64 {
         debug_assert!(COSTS.iter().any(|(known, _)| *known == name), "{name}");
         self.costs.get(name).map_or(0, |cost| cost.ns)
+    }
+
+    /// As [`program_cost`](Self::program_cost); 0 if neither the program nor the machine
+    /// gives it.
+    pub(crate) fn program_cost_or_zero(&self, program: Option<&str>, name: &'static str) -> u64 {
+        let mut programs = self.program.iter();
+        let found = programs.find(|one| program == Some(one.name.as_str()));
+        let own = found.and_then(|program| program.costs.get(name));
+        own.map_or_else(|| self.cost_or_zero(name), |cost| cost.ns)
     }
 
     /// Every cost with its name: the machine's own, and those of programs.

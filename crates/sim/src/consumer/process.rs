@@ -20,6 +20,8 @@ enum Phase {
     Ask,
     /// Protocol work of its receive call is over; asks again.
     Again,
+    /// A system call of its work on a request ends; so many ns of it are left (web server).
+    Called { left: u64 },
     /// The receive call ends.
     Took,
     /// Its own work ends.
@@ -54,6 +56,8 @@ pub(crate) struct Process {
 pub(crate) struct WebCosts {
     accept: u64,
     request: u64,
+    /// From one of its system calls to the next; 0: there is one.
+    call: u64,
 }
 
 impl WebCosts {
@@ -63,6 +67,7 @@ impl WebCosts {
         Ok(Self {
             accept: cost("web_accept")?,
             request: cost("web_request")?,
+            call: profile.program_cost_or_zero(program, "web_call"),
         })
     }
 }
@@ -113,12 +118,7 @@ impl Process {
                 Phase::Ask | Phase::Again => match path.receive(host, self.endpoint, thread) {
                     Received::Packet(ns) => {
                         let kernel = self.receive_cost(host, thread, ns);
-                        if self.work == 0 {
-                            self.phases[process] = Phase::Worked;
-                        } else {
-                            self.phases[process] = Phase::Took;
-                        }
-                        return Step::Kernel(kernel);
+                        return self.call(process, kernel);
                     }
                     Received::Work(ns) => {
                         self.phases[process] = Phase::Again;
@@ -129,6 +129,11 @@ impl Process {
                         return Step::Done;
                     }
                 },
+                Phase::Called { left } => {
+                    let cpu = host.cpu_of(thread);
+                    path.on_trigger(host, cpu, TriggerSource::SystemCall);
+                    return self.call(process, left);
+                }
                 Phase::Took => {
                     let cpu = host.cpu_of(thread);
                     path.on_trigger(host, cpu, TriggerSource::SystemCall);
@@ -149,6 +154,20 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// The next of the system calls that take `kernel` ns in all.
+    fn call(&mut self, process: usize, kernel: u64) -> Step {
+        let one = match self.web.call {
+            0 => kernel,
+            call => call.min(kernel),
+        };
+        self.phases[process] = match kernel - one {
+            0 if self.work == 0 => Phase::Worked,
+            0 => Phase::Took,
+            left => Phase::Called { left },
+        };
+        Step::Kernel(one)
     }
 
     /// A timer of the consumer expired: a period begins.

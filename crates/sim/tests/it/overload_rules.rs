@@ -114,6 +114,36 @@ fn packets_of_a_burst_interrupt_one_by_one_on_a_machine_that_says_so() {
     }
 }
 
+/// A web server passes a trigger state at the end of each of its system calls, and not
+/// only at the end of a request.
+#[test]
+fn a_web_servers_system_calls_are_trigger_states() {
+    let states_per_request = |call: u64| {
+        let costs = [("web_request", 100_000), ("web_call", call)];
+        let outcome = host(
+            &costs,
+            50,
+            r#"kind = "soft-timer-polling", quota = 1"#,
+            r#"
+            [[source]]
+            name = "client"
+            to = "server"
+            traffic = { kind = "http", clients = 1, client_us = 100 }
+            [[consumer]]
+            name = "server"
+            role = { kind = "web" }
+            "#,
+        );
+        let requests = figure(&outcome, "delivered_pps") * 2.0;
+        figure(&outcome, "path.trigger_states") / requests
+    };
+    let one = states_per_request(0);
+    for (call, more) in [(100_000, 0.0), (60_000, 1.0), (10_000, 9.0)] {
+        let off = states_per_request(call) - one - more;
+        assert!(off.abs() < 0.1, "{call}: {off}");
+    }
+}
+
 /// Classifying in the host only postpones livelock: at some rate it takes the whole CPU
 /// (LRP-29). An adapter that classifies leaves the host its work.
 #[test]
