@@ -123,6 +123,6 @@ fn a_bound_that_was_moved_in_silence_is_found() {
     assert_eq!(unexplained(&before, &now, is_told), [moved]);
     now.get_mut(moved).unwrap().revisions += 1;
     assert!(unexplained(&before, &now, is_told).is_empty());
-    now.remove("mr-fig2.peak");
-    assert_eq!(unexplained(&before, &now, is_told), ["mr-fig2.peak"]);
+    now.remove("demo-syn.guarded");
+    assert_eq!(unexplained(&before, &now, is_told), ["demo-syn.guarded"]);
 }

@@ -6,7 +6,8 @@
 //! process and takes packets up to the socket queues. With batching the handler
 //! goes on until the adapter has none left, packets that arrive meanwhile
 //! included (MR-04). In Digital UNIX a kernel thread takes the place of the
-//! software interrupt (MR-05). A vendor's driver costs more for each packet (BL-06).
+//! software interrupt (MR-05), and a driver starts nothing while its transmitter is
+//! active, polled or not (MR-66). A vendor's driver costs more for each packet (BL-06).
 //!
 //! **Where excess is dropped.** On the IP queue while device level takes all of
 //! the CPU, on the socket queue while the protocol takes the rest: in both cases
@@ -154,6 +155,9 @@ impl Path for Batched {
         self.soft = vec![SoftInterrupt::default(); host.cpus.len()];
         if self.options.protocol_thread {
             self.thread.start(host);
+            for device in &mut host.adapters {
+                device.wait_while_active = true;
+            }
         }
     }
 

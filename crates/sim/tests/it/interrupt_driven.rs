@@ -58,6 +58,35 @@ fn each_level_is_done_before_the_next_begins() {
     }
 }
 
+/// In Digital UNIX a driver starts nothing before the transmit interrupt of what it started
+/// last (MR-66): the second packet of a burst waits until the first, 67 µs on the wire, has left.
+#[test]
+fn a_driver_starts_nothing_while_its_transmitter_is_active() {
+    let second_waits = |path: &str| {
+        let text = format!(
+            r#"
+            duration_ms = 1000
+            path = {{ {path} }}
+            adapter = [{{ name = "in" }}, {{ name = "out", link = {{ rate_mbps = 10, overhead_bytes = 20 }} }}]
+            [[source]]
+            name = "source"
+            to = "router"
+            traffic = {{ kind = "bursts", burst = 2, spacing_us = 1, period_us = 10000 }}
+            [[consumer]]
+            name = "router"
+            role = {{ kind = "forward", out = "out" }}
+            "#
+        );
+        let outcome = simulate(&machine(&[("forward", 10_000)], 50), &text);
+        let mean = figure(&outcome, "consumer.router.handover_mean_us");
+        2.0 * mean - figure(&outcome, "source.source.first_handover_mean_us")
+    };
+    // It arrived 1 µs after the first, and both take 10 µs.
+    same(second_waits(r#"kind = "batched-interrupts""#), 19.0);
+    let waits = second_waits(r#"kind = "batched-interrupts", protocol_thread = true"#);
+    same(waits, 10.0 + 67.2 - 1.0);
+}
+
 /// The queue between two levels holds what its limit says, and loses what comes later
 /// (MR-03). Work on a lost packet is booked where it was lost: nothing on the receive
 /// ring, the driver's part on the IP queue, the protocol's too on the socket queue

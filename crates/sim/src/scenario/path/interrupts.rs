@@ -15,7 +15,8 @@ pub struct BatchedInterruptsConfig {
     #[serde(default)]
     pub receive_first: bool,
     /// Protocol work in a kernel thread of its own instead of a software
-    /// interrupt (Digital UNIX, MR-05). Default false.
+    /// interrupt (Digital UNIX, MR-05), and nothing is transmitted before the transmit
+    /// interrupt of what was (MR-66). Default false.
     #[serde(default)]
     pub protocol_thread: bool,
 }
