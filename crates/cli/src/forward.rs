@@ -131,7 +131,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     if let Some(problem) = router.problem() {
         output::say(format_args!("plimsoll: {problem}"));
     }
-    output::warn_of_tags(args.interfaces.iter().map(String::as_str));
+    output::warn_of_frames(args.interfaces.iter().map(String::as_str));
     let (asker, questions) = channel();
     if let Some(server) = metrics {
         serve_metrics(server, asker.clone())?;

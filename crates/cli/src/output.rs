@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use plimsoll_kernel::error::file_remedy;
+use plimsoll_programs::{checksums, vlan_tags};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -192,7 +193,17 @@ pub(crate) fn clear_progress() {
 
 /// Says which of these interfaces, which run a program of ours, may hide VLAN tags from it.
 pub(crate) fn warn_of_tags<'a>(interfaces: impl IntoIterator<Item = &'a str>) {
-    for warning in plimsoll_programs::vlan_tags::warnings(interfaces) {
+    warn_of(vlan_tags::warnings(interfaces));
+}
+
+/// Says which of these interfaces may have frames that must not be sent on as they are.
+pub(crate) fn warn_of_frames<'a>(interfaces: impl IntoIterator<Item = &'a str> + Clone) {
+    warn_of_tags(interfaces.clone());
+    warn_of(checksums::warnings(interfaces));
+}
+
+fn warn_of(warnings: Vec<String>) {
+    for warning in warnings {
         say(format_args!("plimsoll: {warning}"));
     }
 }

@@ -142,7 +142,7 @@ fn screen(
                 is_told = true;
                 let (inside, outside) = (args.inside.as_str(), args.outside.as_str());
                 output::say(format_args!("screening between {inside} and {outside}"));
-                output::warn_of_tags([inside, outside]);
+                output::warn_of_frames([inside, outside]);
             }
             if let Some(problem) = firewall.take_problem() {
                 output::say(format_args!("plimsoll: {problem}"));

@@ -31,7 +31,9 @@ pub struct Link {
     pub rx_queues: Option<u32>,
     /// Index of the bridge or bond it belongs to.
     pub master: Option<u32>,
-    /// Its other end is in another network namespace.
+    /// Index of its other end, or of the interface that it stands on.
+    pub peer: Option<u32>,
+    /// That one is in another network namespace.
     pub peer_elsewhere: bool,
     /// The program on it, if any.
     pub xdp: Option<AttachedProgram>,
@@ -249,6 +251,7 @@ pub fn link(ifindex: u32) -> io::Result<Link> {
             .and_then(|mac| mac.try_into().ok()),
         rx_queues: attributes.get_num_rx_queues().ok(),
         master: attributes.get_master().ok(),
+        peer: attributes.get_link().ok(),
         peer_elsewhere: attributes.get_link_netnsid().is_ok(),
         xdp: attributes.get_xdp().ok().and_then(|xdp| attached(&xdp)),
     })

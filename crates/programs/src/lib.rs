@@ -9,9 +9,11 @@
 //! - [`forward`]: the router.
 //! - [`screen`]: the screening firewall.
 //!
-//! [`vlan_tags`] tells where frames may come to them without their tags.
+//! [`vlan_tags`] tells where frames may come to them without their tags, and [`checksums`] where
+//! without their checksums.
 
 pub mod capture;
+pub mod checksums;
 mod clock;
 pub mod driven;
 pub mod filter;

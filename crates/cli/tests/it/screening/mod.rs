@@ -92,6 +92,12 @@ impl Line {
         let mut line = String::new();
         says.read_line(&mut line).unwrap();
         assert!(line.starts_with("screening between"), "{line}");
+        // It cannot see what the other ends of both links are set to.
+        for _ in 0..2 {
+            line.clear();
+            says.read_line(&mut line).unwrap();
+            assert!(line.contains("`ethtool -K PEER tx off`"), "{line}");
+        }
         (process, says)
     }
 
