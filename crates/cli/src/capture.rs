@@ -1,6 +1,7 @@
 //! `plimsoll capture`: the monitor.
 
 use std::fmt::{self, Write as _};
+use std::fs;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::output::{self, Target};
 /// When the disk or the capture cannot follow, less is kept of each packet, in steps: short
 /// packets, headers, headers of 1 flow in 2, 4, 8, … Each step and all counts stand in the file.
 /// Ends at Ctrl-C, or at a bound. Then it writes what waits for the disk; Ctrl-C again, a second
-/// later, ends it without.
+/// later, ends it without. A terminal that closes ends it as well, but not under nohup(1).
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -141,8 +142,17 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
 
 /// The first signal ends the capture. What waits for the disk is written first, so a signal a while
 /// later ends the process: a disk or reader may take nothing for ever.
+///
+/// Who started this may have it survive its terminal, as nohup(1) does. SIGINT is caught in any
+/// case: shells have the jobs of a script's background ignore it, and scripts end them by it.
 fn stop_at_signals(stop: &Arc<AtomicBool>) -> io::Result<()> {
-    let (mut signals, stop) = (Signals::new([SIGHUP, SIGINT, SIGTERM])?, Arc::clone(stop));
+    let survives = ignores(
+        &fs::read_to_string("/proc/self/status").unwrap_or_default(),
+        SIGHUP,
+    );
+    let hangup = (!survives).then_some(SIGHUP);
+    let caught = [SIGINT, SIGTERM].into_iter().chain(hangup);
+    let (mut signals, stop) = (Signals::new(caught)?, Arc::clone(stop));
     let wait = move || {
         let mut first = None;
         for signal in &mut signals {
@@ -156,6 +166,14 @@ fn stop_at_signals(stop: &Arc<AtomicBool>) -> io::Result<()> {
     };
     let thread = thread::Builder::new().name("capture-signals".to_owned());
     thread.spawn(wait).map(drop)
+}
+
+/// Whether a process ignores this signal, by its status in proc(5).
+fn ignores(status: &str, signal: i32) -> bool {
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Writes when the packets of `file` came, a time a line.
@@ -282,6 +300,13 @@ fn parse_size(text: &str) -> Result<Size, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_of_the_status() {
+        let status = "SigBlk:\t0000000000000003\nSigIgn:\t0000000000001001\nSigCgt:\t2\n";
+        assert!(ignores(status, SIGHUP) && !ignores(status, SIGINT));
+        assert!(!ignores("Name:\tplimsoll\n", SIGHUP));
+    }
 
     #[test]
     fn sizes_have_units() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use pcap_file::pcapng::{Block, PcapNgReader};
-use plimsoll_testbed::Host;
+use plimsoll_testbed::{Host, Process};
 use serde_json::Value;
 
 use crate::capturing::{blast, start, sum, testbed};
@@ -91,21 +91,44 @@ fn a_terminal_that_closes_costs_nothing_but_what_it_would_have_shown() {
     let host = testbed.test();
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("json");
-    let mut command = host.command(PROGRAM);
+    let mut process = on_a_terminal(host, "--default-signal=HUP", &json);
+    process.signal(Signal::SIGHUP).unwrap();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
+    let results = results(&json);
+    assert!(results["counts"]["recorded"].is_u64(), "{results}");
+}
+
+/// A capture that runs, started so (env(1)). Nobody reads what it says.
+fn on_a_terminal(host: &Host, signals: &str, json: &Path) -> Process {
+    let mut command = host.command("env");
     command
-        .args(["capture", host.device(), "-w", "/dev/null", "--json"])
-        .arg(&json)
+        .args([signals, PROGRAM, "capture", host.device()])
+        .args(["-w", "/dev/null", "--json"])
+        .arg(json)
         .stderr(Stdio::piped());
     let mut process = command.spawn().unwrap();
     let mut says = BufReader::new(process.take_stderr().unwrap());
     let mut line = String::new();
     says.read_line(&mut line).unwrap();
     assert!(line.starts_with("capturing on"), "{line}");
-    drop(says);
+    process
+}
+
+/// Under nohup(1) it ended with its terminal.
+#[test]
+fn a_terminal_that_closes_does_not_end_a_capture_that_is_to_survive_it() {
+    let testbed = testbed();
+    let host = testbed.test();
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("json");
+    let mut process = on_a_terminal(host, "--ignore-signal=HUP", &json);
     process.signal(Signal::SIGHUP).unwrap();
+    blast(&testbed, 1_000, 300);
+    assert_eq!(process.try_wait().unwrap(), None);
+    process.signal(Signal::SIGTERM).unwrap();
     assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
-    let results = results(&json);
-    assert!(results["counts"]["recorded"].is_u64(), "{results}");
+    let recorded = results(&json)["counts"]["recorded"].as_u64().unwrap();
+    assert!(recorded >= 300, "{recorded}");
 }
 
 /// Packets of whole blocks, in a file whose last block may be cut off.
