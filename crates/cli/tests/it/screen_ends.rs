@@ -87,6 +87,37 @@ fn a_deleted_interface_ends_it_and_every_frame_is_counted() {
     );
 }
 
+/// Without a carrier the kernel dropped them and told nobody, so they counted as accepted. Of an
+/// interface that was down it kept 2,048, and sent them when that was up again.
+#[test]
+fn frames_for_a_link_that_is_down_are_not_sent_and_count_so() {
+    let line = Line::new();
+    let test = line.testbed.test();
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.toml");
+    write_rules(&rules, 7001);
+    let out = line.listen(7001);
+    let (process, _says) = line.start(&rules, &[]);
+    let far = format!("ip netns exec {} ip link set far0", line.behind);
+    let states = || said(test, "cat /sys/class/net/out0/operstate");
+    for set in ["ip link set out0", &far] {
+        shell(test, &format!("{set} down"));
+        eventually("the kernel notices", || states().contains("down"));
+        thread::sleep(Duration::from_millis(20));
+        line.send(7001, 500);
+        settle(&line);
+        shell(test, &format!("{set} up"));
+        eventually("the kernel notices", || states().trim() == "up");
+        assert_eq!(received(&out), 0, "{set}");
+        line.send(7001, 100);
+        assert!(received(&out) > 0, "{set}");
+    }
+    let counts = end(process);
+    let (output, accepted) = (&counts["inside"]["output"], &counts["inside"]["accepted"]);
+    assert!(output.as_u64().unwrap() >= 1000, "{counts}");
+    assert!(accepted.as_u64().unwrap() <= 200 + NOISE, "{counts}");
+}
+
 /// It had told only that its counts could not be written.
 #[test]
 fn why_it_ended_is_told_also_where_its_counts_cannot_be_written() {

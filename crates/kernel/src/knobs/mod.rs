@@ -53,7 +53,7 @@ use std::path::{Path, PathBuf};
 use crate::process::Process;
 pub use closed::take_over;
 use device::Identity;
-pub use device::{Attribute, Device, Statistic, SysfsError};
+pub use device::{Attribute, Device, LinkState, Statistic, SysfsError};
 pub use grouping::Regrouping;
 pub use guarding::{Guarding, file_of_guard, owner};
 pub use heartbeat::Heartbeat;

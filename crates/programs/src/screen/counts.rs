@@ -18,7 +18,7 @@ pub struct PortCounts {
     /// Discarded undecided, since the screen had died or hung, or was at its end; or, where it
     /// fails closed, since their receive queue was added later and has no socket.
     pub failed: u64,
-    /// The other interface could not take them.
+    /// The other interface could not take them, was down, or had no carrier.
     pub output: u64,
     /// They left by the other interface.
     pub accepted: u64,

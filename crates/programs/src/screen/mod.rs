@@ -25,6 +25,7 @@
 //! what the screen has decided, for flows of which it would say the same again
 //! (`memory`).
 
+mod carrier;
 mod counts;
 mod error;
 mod firewall;

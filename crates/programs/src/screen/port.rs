@@ -10,6 +10,7 @@ use plimsoll_stack::device::xdp::{WholeQueue, XdpConfig, open_whole_by};
 use plimsoll_stack::device::{Batch, Device};
 
 use super::Error;
+use super::carrier::Carrier;
 use super::memory::{Constants, Program};
 
 /// Frames of memory for each receive queue, at least.
@@ -28,6 +29,7 @@ pub(super) struct Port {
     queues: Vec<WholeQueue>,
     /// Of protected frames, one for each queue; none if nothing is protected.
     protected: Vec<WholeQueue>,
+    carrier: Carrier,
     /// Frames are for the hosts behind the other interface.
     _promiscuous: Promiscuous,
     /// What decides in the driver.
@@ -62,6 +64,7 @@ impl Port {
         Ok(Self {
             queues,
             protected,
+            carrier: Carrier::of(interface),
             _promiscuous: Promiscuous::begin(interface)?,
             program,
         })
@@ -78,8 +81,11 @@ impl Port {
     }
 
     /// Sends copies of `frames`; returns how many left. Each interface has memory of its
-    /// own, so a frame cannot change over.
+    /// own, so a frame cannot change over. While the link is down none is sent.
     pub(super) fn transmit(&self, frames: &[&[u8]]) -> io::Result<usize> {
+        if frames.is_empty() || self.carrier.is_down() {
+            return Ok(0);
+        }
         let out = &self.queues[0];
         let mut batch = Batch::with_capacity(frames.len());
         for frame in frames {
