@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_kernel::counters::interfaces::Interfaces;
 use plimsoll_stack::device::packet::{Arrival, MonitorConfig, PacketMonitor, Promiscuous};
 use plimsoll_stack::device::xdp::{WholeQueue, XdpConfig, arrival_tai, open_whole};
-use plimsoll_stack::device::{Batch, Device};
+use plimsoll_stack::device::{Batch, Device, Frame};
 
 use super::{CaptureConfig, Counts, Error, Mode};
 use crate::clock;
@@ -65,6 +65,8 @@ struct Unfiltered {
 #[derive(Debug)]
 pub(super) struct Taken {
     queues: Vec<WholeQueue>,
+    /// The queue whose turn it is.
+    next: usize,
     _promiscuous: Option<Promiscuous>,
     batch: Batch,
     /// To be added to a stamp of `CLOCK_TAI`, wrapping.
@@ -259,6 +261,7 @@ impl Taken {
         let promiscuous = || Promiscuous::begin(&config.interface);
         let mut taken = Self {
             queues: open_whole(&config.interface, &xdp)?,
+            next: 0,
             _promiscuous: config.promiscuous.then(promiscuous).transpose()?,
             batch: Batch::with_capacity(TURN_FRAMES),
             tai_to_utc_ns: 0,
@@ -267,31 +270,24 @@ impl Taken {
         Ok(taken)
     }
 
-    /// One turn of each queue at a time, so that none waits for a flooded one.
     fn visit(&mut self, max: usize, mut each: impl FnMut(Packet<'_>)) -> io::Result<usize> {
-        let mut seen = 0;
-        let now = clock::utc_ns();
-        loop {
-            let before = seen;
-            for queue in &self.queues {
-                let turn = TURN_FRAMES.min(max - seen);
-                queue.receive(&mut self.batch, turn)?;
-                seen += self.batch.len();
-                for frame in self.batch.drain(..) {
-                    let stamp = arrival_tai(&frame).unwrap_or_default().as_nanos() as u64;
-                    let stamp = stamp.wrapping_add(self.tai_to_utc_ns);
-                    let is_one = now.abs_diff(stamp) < STAMP_AGE_MAX_NS;
-                    each(Packet {
-                        at_ns: if is_one { stamp } else { now },
-                        bytes: &frame,
-                        whole: frame.len(),
-                    });
-                }
-            }
-            if seen == before || seen >= max {
-                return Ok(seen);
-            }
-        }
+        let (now, tai_to_utc_ns) = (clock::utc_ns(), self.tai_to_utc_ns);
+        take_turns(
+            &self.queues,
+            &mut self.next,
+            &mut self.batch,
+            max,
+            |frame| {
+                let stamp = arrival_tai(frame).unwrap_or_default().as_nanos() as u64;
+                let stamp = stamp.wrapping_add(tai_to_utc_ns);
+                let is_one = now.abs_diff(stamp) < STAMP_AGE_MAX_NS;
+                each(Packet {
+                    at_ns: if is_one { stamp } else { now },
+                    bytes: frame,
+                    whole: frame.len(),
+                });
+            },
+        )
     }
 
     fn read_counts(&mut self, counts: &mut Counts) {
@@ -312,5 +308,71 @@ impl Taken {
     fn set_clock(&mut self) {
         let tai = clock::tai_ns();
         self.tai_to_utc_ns = clock::utc_ns().wrapping_sub(tai);
+    }
+}
+
+/// Shows up to `max` frames that wait; returns how many there were. One turn of each queue at a
+/// time, so that none waits for a flooded one. The next call goes on with the queue behind.
+fn take_turns(
+    queues: &[impl Device],
+    next: &mut usize,
+    batch: &mut Batch,
+    max: usize,
+    mut each: impl FnMut(&Frame),
+) -> io::Result<usize> {
+    let (mut seen, mut empty) = (0, 0);
+    while seen < max && empty < queues.len() {
+        let turn = TURN_FRAMES.min(max - seen);
+        let taken = queues[*next].receive(batch, turn)?;
+        *next = (*next + 1) % queues.len();
+        empty = if taken == 0 { empty + 1 } else { 0 };
+        seen += taken;
+        batch.drain(..).for_each(|frame| each(&frame));
+    }
+    Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+
+    use super::super::TURN_PACKETS;
+    use super::*;
+
+    /// Each visit began at the first queue, so those behind the eighth had no turn under a flood.
+    #[test]
+    fn every_queue_of_a_flooded_interface_has_its_turn() {
+        const QUEUES: usize = 16;
+        let pair = || SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let (queues, senders): (Vec<_>, Vec<_>) = (0..QUEUES).map(|_| pair()).unzip();
+        let (mut next, mut batch) = (0, Batch::new());
+        let mut seen = [0_usize; QUEUES];
+        for visit in 1..=20 {
+            for (queue, sender) in (0..).zip(&senders) {
+                while sender.send(&[queue; 60]) {}
+            }
+            let count = |frame: &Frame| seen[usize::from(frame[0])] += 1;
+            let taken = take_turns(&queues, &mut next, &mut batch, TURN_PACKETS, count);
+            assert_eq!(taken.unwrap(), TURN_PACKETS, "visit {visit}");
+        }
+        let each = 20 * TURN_PACKETS / QUEUES;
+        assert!(
+            seen.iter().all(|seen| seen.abs_diff(each) <= TURN_FRAMES),
+            "{seen:?}"
+        );
+    }
+
+    #[test]
+    fn a_visit_takes_all_that_waits_and_no_more_than_it_may() {
+        let (first, to_first) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let (second, to_second) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        for (sender, frames) in [(&to_first, 150), (&to_second, 3)] {
+            (0..frames).for_each(|_| assert!(sender.send(&[1; 60])));
+        }
+        let (queues, mut next, mut batch) = ([first, second], 1, Batch::new());
+        let mut visit = |max| take_turns(&queues, &mut next, &mut batch, max, |_| {}).unwrap();
+        assert_eq!(visit(100), 100);
+        assert_eq!(visit(100), 53);
+        assert_eq!(visit(100), 0);
     }
 }
