@@ -97,8 +97,8 @@ pub struct Summary {
     pub counts: Counts,
     /// Their sum.
     pub received: u64,
-    /// What the interface counted in that time.
-    pub interface_counts: InterfaceCounts,
+    /// What the interface counted in that time; `None` if it is gone, or the kernel does not tell.
+    pub interface_counts: Option<InterfaceCounts>,
     /// Changes of what is kept: the first and the last 1,000.
     pub steps: Vec<Step>,
     /// Changes between these.
@@ -118,7 +118,7 @@ pub struct Capture {
     writing: JoinHandle<Written>,
     /// The first file.
     name: String,
-    before: Adapters,
+    beginning: Option<Beginning>,
     began_ns: u64,
     /// Packets that came through the ring.
     seen: u64,
@@ -144,7 +144,7 @@ impl Capture {
         let segment_bytes = writer::segment_bytes(&config.ring);
         let (filler, drainer) = queue::queue(config.queue_bytes, segment_bytes);
         let began = Duration::from_nanos(utc_ns());
-        let before = Adapters::read(config);
+        let beginning = Beginning::of(config);
         let source = Source::open(config, in_kernel.then_some(&filter))?;
         let is_left = !in_kernel && !config.filter.is_empty();
         let filter = is_left.then_some(filter);
@@ -159,7 +159,7 @@ impl Capture {
             recorder,
             writing: writing.map_err(failed_to("start a thread"))?,
             name,
-            before,
+            beginning,
             began_ns: monotonic_ns(),
             seen: 0,
             look_at: Instant::ZERO,
@@ -179,7 +179,7 @@ impl Capture {
         let seconds = self.now().saturating_since(Instant::ZERO).as_secs_f64();
         // Also of an interface that is gone: what had arrived is in the ring.
         let captured = captured.and(self.drain());
-        let after = Adapters::read(&self.config);
+        let interface_counts = self.beginning.and_then(|beginning| beginning.until_now());
         self.source.read_counts(&mut self.recorder.counts);
         // The rest of the queue may take long, and needs no interface.
         drop(self.source);
@@ -195,7 +195,7 @@ impl Capture {
             seconds,
             counts,
             received: counts.received(),
-            interface_counts: after.since(&self.before),
+            interface_counts,
             steps,
             steps_left_out,
             files: written.files,
@@ -283,26 +283,35 @@ fn failed_to(action: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Io { action, source }
 }
 
-/// The interface's counters, if the kernel tells.
-#[derive(Debug)]
-struct Adapters(Option<Adapter>);
+/// The interface when the capture began. It may have another name by the end.
+#[derive(Clone, Copy, Debug)]
+struct Beginning {
+    ifindex: u32,
+    counted: Adapter,
+}
 
-impl Adapters {
-    fn read(config: &CaptureConfig) -> Self {
-        let index = plimsoll_kernel::link::index(&config.interface).ok();
-        let read = |ifindex| Interfaces::read(ifindex).ok().map(|all| all.own);
-        Self(index.and_then(read))
+impl Beginning {
+    /// None where the kernel does not tell.
+    fn of(config: &CaptureConfig) -> Option<Self> {
+        let ifindex = plimsoll_kernel::link::index(&config.interface).ok()?;
+        let counted = counted(ifindex)?;
+        Some(Self { ifindex, counted })
     }
 
-    fn since(&self, before: &Self) -> InterfaceCounts {
-        let (Some(after), Some(before)) = (self.0, before.0) else {
-            return InterfaceCounts::default();
-        };
-        InterfaceCounts {
+    /// What the interface has counted since, if it is there still.
+    fn until_now(&self) -> Option<InterfaceCounts> {
+        let (after, before) = (counted(self.ifindex)?, &self.counted);
+        Some(InterfaceCounts {
             received: after.received.saturating_sub(before.received),
             sent: after.sent.saturating_sub(before.sent),
             dropped: after.dropped.saturating_sub(before.dropped),
             missed: after.missed.saturating_sub(before.missed),
-        }
+        })
     }
+}
+
+fn counted(ifindex: u32) -> Option<Adapter> {
+    // Of an interface that is gone the kernel lists the others.
+    plimsoll_kernel::link::name(ifindex)?;
+    Interfaces::read(ifindex).ok().map(|all| all.own)
 }

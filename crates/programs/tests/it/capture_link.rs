@@ -102,6 +102,28 @@ fn a_link_that_goes_down_and_up_costs_no_cpu_and_is_recorded_again() {
     );
 }
 
+/// Its own counters were looked for under the old name, and were all 0.
+#[test]
+fn an_interface_that_is_renamed_keeps_its_counters() {
+    for mode in [Mode::Copy, Mode::Take] {
+        let ended = capture(mode, |client, stop| {
+            send(client, 10);
+            for words in ["watched down", "watched name renamed", "renamed up"] {
+                ip(&format!("link set {words}"));
+            }
+            thread::sleep(Duration::from_millis(100));
+            stop.store(true, Ordering::Relaxed);
+        });
+        ended.result.expect("nothing failed");
+        let summary = ended.summary;
+        let counts = summary.interface_counts;
+        assert!(
+            counts.is_some_and(|counts| counts.received >= 10),
+            "{summary:?}"
+        );
+    }
+}
+
 #[test]
 fn a_capture_of_a_deleted_interface_ends_with_what_it_has() {
     for mode in [Mode::Copy, Mode::Take] {
@@ -112,5 +134,6 @@ fn a_capture_of_a_deleted_interface_ends_with_what_it_has() {
         let error = with_causes(&ended.result.expect_err("it ended early"));
         assert!(error.contains("the interface is gone"), "{error}");
         assert_eq!(ended.summary.counts.recorded, 5, "{:?}", ended.summary);
+        assert!(ended.summary.interface_counts.is_none());
     }
 }
