@@ -57,7 +57,8 @@ pub(crate) struct Args {
     /// Begin a new file after so many seconds
     #[arg(long, value_name = "SECONDS")]
     ring_time: Option<f64>,
-    /// Keep the newest N files
+    /// Keep the newest N files; older ones, and those that earlier captures left under the same
+    /// name (FILE with two numbers), are removed
     #[arg(long, value_name = "N")]
     files: Option<usize>,
     /// End after so many recorded packets

@@ -35,7 +35,8 @@ pub struct RingFiles {
     pub bytes: Option<u64>,
     /// A file covers at most about this time; above zero. Default: no bound.
     pub time: Option<Duration>,
-    /// This many files are kept, the oldest are removed; at least 1. Default: all.
+    /// This many files are kept, the oldest are removed; at least 1. Those that earlier captures
+    /// left under the same name count as well. Default: all.
     pub files: Option<usize>,
 }
 

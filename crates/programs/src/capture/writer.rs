@@ -5,8 +5,11 @@
 //! disk takes only in part is cut off again, its packets are lost and counted, and the
 //! counts are written where they still fit, if need be in the place of the segment before.
 //! Then the disk is tried again now and then: somebody may make room. A ring whose number of
-//! files is bounded makes room itself, by removing its oldest files. Nothing can be cut off a
+//! files is bounded makes room itself, by removing its oldest files. Those of earlier captures
+//! under the same name are among them. Nothing can be cut off a
 //! pipe or standard output again: there the first failure ends the capture.
+
+mod names;
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -50,8 +53,12 @@ pub(super) struct Writer {
     output: Output,
     ring: RingFiles,
     began: Duration,
+    /// The oldest first.
     files: VecDeque<PathBuf>,
-    made: usize,
+    /// So many of them are of earlier captures.
+    earlier: usize,
+    /// That of the newest ring file.
+    number: usize,
     open: OpenFile,
     written: Written,
     failed_at: Option<Instant>,
@@ -150,7 +157,8 @@ impl Writer {
             ring: config.ring,
             began,
             files: VecDeque::new(),
-            made: 0,
+            earlier: 0,
+            number: 0,
             open: OpenFile::new(Sink::standard()?),
             written: Written {
                 files: Vec::new(),
@@ -161,26 +169,31 @@ impl Writer {
             failed_at: None,
         };
         let (path, open) = writer.begin_file()?;
+        writer.take_over();
         writer.go_on_in(path, open);
+        writer.keep_newest(writer.ring.files.unwrap_or(usize::MAX));
         Ok(writer)
+    }
+
+    /// The files of earlier captures count as well, where their number is bounded.
+    fn take_over(&mut self) {
+        if let (Output::File(path), true) = (&self.output, self.ring.files.is_some()) {
+            self.files = names::earlier(path);
+            self.earlier = self.files.len();
+        }
     }
 
     /// Makes the next file, with what every file begins with. If the disk does not take
     /// that, a ring has no such file.
-    fn begin_file(&self) -> Result<(Option<PathBuf>, OpenFile), Error> {
-        let path = self.next_path();
-        let sink = match &path {
-            None => Sink::standard()?,
-            Some(path) => Sink::create(path).map_err(|source| Error::Create {
-                path: path.clone(),
-                source,
-            })?,
-        };
+    fn begin_file(&mut self) -> Result<(Option<PathBuf>, OpenFile), Error> {
+        let number = self.number;
+        let (path, sink) = self.next_sink()?;
         let mut open = OpenFile::new(sink);
         if let Err(source) = open.append(&self.preamble, 0) {
             if self.ring.is_ring() {
                 // If it stays it is empty, which readers tell.
                 let _ = path.as_ref().map(fs::remove_file);
+                self.number = number;
             }
             return Err(Error::Write {
                 what: name(path.as_deref()),
@@ -191,20 +204,26 @@ impl Writer {
         Ok((path, open))
     }
 
-    /// `None`: standard output.
-    fn next_path(&self) -> Option<PathBuf> {
-        match &self.output {
-            Output::Standard => None,
-            Output::File(path) if self.ring.is_ring() => {
-                Some(numbered(path, self.began.as_secs(), self.made + 1))
-            }
-            Output::File(path) => Some(path.clone()),
-        }
+    /// The path is `None` for standard output.
+    fn next_sink(&mut self) -> Result<(Option<PathBuf>, Sink), Error> {
+        let path = match &self.output {
+            Output::Standard => return Ok((None, Sink::standard()?)),
+            Output::File(path) => path,
+        };
+        let created = match self.ring.is_ring() {
+            true => names::create(path, self.began.as_secs(), &mut self.number)
+                .map(|(path, file)| (path, Sink::File(file))),
+            false => Sink::create(path).map(|sink| (path.clone(), sink)),
+        };
+        let (path, sink) = created.map_err(|source| Error::Create {
+            path: path.clone(),
+            source,
+        })?;
+        Ok((Some(path), sink))
     }
 
     /// The file at hand is this one from now on.
     fn go_on_in(&mut self, path: Option<PathBuf>, open: OpenFile) {
-        self.made += 1;
         self.files.extend(path);
         self.written.bytes += open.bytes;
         self.open = open;
@@ -219,9 +238,11 @@ impl Writer {
     /// bytes. Those that cannot be removed still count.
     fn remove_oldest(&mut self) -> Option<u64> {
         let older = self.files.len().saturating_sub(1);
+        let may_go = |at: &usize| *at >= self.earlier || !names::is_in_use(&self.files[*at]);
         let remove = |at| Some((at, removed(&self.files[at])?));
-        let (at, bytes) = (0..older).find_map(remove)?;
+        let (at, bytes) = (0..older).filter(may_go).find_map(remove)?;
         self.files.remove(at);
+        self.earlier -= usize::from(at < self.earlier);
         Some(bytes)
     }
 
@@ -279,7 +300,7 @@ impl Writer {
             // Counts that took the last packets' place have changed themselves.
             self.written.standing = Some(self.whole(whole));
         }
-        self.written.files = self.files.into();
+        self.written.files = self.files.split_off(self.earlier).into();
         self.written
     }
 
@@ -456,16 +477,6 @@ fn name(path: Option<&Path>) -> String {
         || "standard output".to_owned(),
         |path| path.display().to_string(),
     )
-}
-
-/// `trace.pcapng` becomes `trace_1795300000_00000001.pcapng`: sorted by name, and not those of
-/// an earlier capture.
-fn numbered(path: &Path, began: u64, number: usize) -> PathBuf {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let extension = path.extension().map_or_else(String::new, |extension| {
-        format!(".{}", extension.to_string_lossy())
-    });
-    path.with_file_name(format!("{stem}_{began}_{number:08}{extension}"))
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use super::super::Counts;
 use super::super::pcapng::{About, Remark};
 use super::super::queue::{Filler, queue};
+use super::names::numbered;
 use super::*;
 
 /// Four fit a file of the smallest size.
@@ -47,6 +48,10 @@ fn fill(directory: &Path) -> PathBuf {
 }
 
 fn ring(directory: &Path, files: Option<usize>) -> Writer {
+    ring_since(directory, files, 17)
+}
+
+fn ring_since(directory: &Path, files: Option<usize>, began: u64) -> Writer {
     let mut config = CaptureConfig::new("eth0", Output::File(directory.join("x.pcapng")));
     config.ring = RingFiles {
         bytes: Some(RING_FILE_BYTES_MIN),
@@ -55,7 +60,7 @@ fn ring(directory: &Path, files: Option<usize>) -> Writer {
     };
     let (_, drainer) = queue(1 << 20, 1 << 14);
     let encoder = Encoder::new(&About::of(&config)).unwrap();
-    Writer::open(&config, drainer, encoder, Duration::from_secs(17)).unwrap()
+    Writer::open(&config, drainer, encoder, Duration::from_secs(began)).unwrap()
 }
 
 /// Gives the writer segments of a packet each, the first of which has this number.
@@ -208,22 +213,75 @@ fn a_file_that_cannot_be_removed_counts_and_is_tried_again() {
     });
 }
 
+/// Two captures that began in the same second wrote to the same file.
 #[test]
-fn nothing_is_removed_for_a_file_that_cannot_be_made() {
+fn a_file_that_is_there_already_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
-    let mut writer = ring(place, Some(2));
-    take(&mut writer, 1, 8);
-    let both = files(place);
+    let [mut first, mut second] = [(); 2].map(|()| ring(place, Some(2)));
     let obstacle = numbered(&place.join("x.pcapng"), 17, 3);
     fs::create_dir(&obstacle).unwrap();
-    take(&mut writer, 9, 1);
+    take(&mut first, 1, 5);
+    take(&mut second, 1, 3);
     fs::remove_dir(&obstacle).unwrap();
-    assert_eq!(files(place), both);
-    assert_eq!(writer.drainer.disk(), 1);
-    thread::sleep(RETRY);
-    take(&mut writer, 10, 1);
-    assert_eq!(files(place), [(2, 4), (3, 1)]);
+    assert_eq!(files(place), [(1, 4), (2, 3), (4, 1)]);
+    assert_eq!(first.drainer.disk() + second.drainer.disk(), 0);
+}
+
+/// The names of all that is there.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
+}
+
+/// Each start had begun to count anew, so files piled up until the disk was full.
+#[test]
+fn files_of_earlier_captures_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let others = [
+        "x_15_1.pcapng",
+        "x_15_00000001.pcap",
+        "y_15_00000001.pcapng",
+    ];
+    for other in others {
+        File::create(place.join(other)).unwrap();
+    }
+    let mine = || {
+        let is_mine = |name: &String| !others.contains(&name.as_str());
+        names(place).into_iter().filter(is_mine).collect::<Vec<_>>()
+    };
+    take(&mut ring_since(place, Some(3), 16), 1, 12);
+    assert_eq!(mine().len(), 3);
+    // Without a number nothing is removed.
+    take(&mut ring_since(place, None, 17), 1, 1);
+    assert_eq!(mine().len(), 4);
+    let mut third = ring_since(place, Some(3), 18);
+    let left = ["x_16_00000003.pcapng", "x_17_00000001.pcapng"];
+    assert_eq!(mine(), [&left[..], &["x_18_00000001.pcapng"]].concat());
+    take(&mut third, 1, 5);
+    assert_eq!(mine().len(), 3);
+    assert_eq!(names(place).len(), 3 + others.len());
+    // It tells of its own alone.
+    assert_eq!(third.run().files.len(), 2);
+}
+
+#[test]
+fn files_of_a_capture_that_goes_on_are_not_taken_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let mut first = ring_since(place, Some(3), 16);
+    take(&mut first, 1, 9);
+    let before = names(place);
+    assert_eq!(before.len(), 3);
+    take(&mut ring_since(place, Some(1), 17), 1, 1);
+    assert_eq!(names(place)[..3], before);
+    drop(first);
+    take(&mut ring_since(place, Some(1), 18), 1, 1);
+    assert_eq!(names(place), ["x_18_00000001.pcapng"]);
 }
 
 /// The disk has room for the next file's beginning and no more, and the last page of the file
@@ -286,14 +344,6 @@ fn a_file_that_cannot_be_made_is_tried_again_after_a_while() {
         assert_eq!(files(&place), left);
         assert_eq!(writer.drainer.disk(), 7);
     }
-}
-
-#[test]
-fn ring_files_sort_by_name() {
-    let at = |number| numbered(Path::new("/tmp/a.b.pcapng"), 17, number);
-    assert_eq!(at(1), Path::new("/tmp/a.b_17_00000001.pcapng"));
-    assert!(at(9) < at(10) && at(99_999) < at(100_000));
-    assert_eq!(numbered(Path::new("x"), 1, 2), Path::new("x_1_00000002"));
 }
 
 #[test]
