@@ -124,11 +124,16 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let json = Target::open_given(args.json.as_ref())?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_at_signals(&stop).context("cannot catch signals")?;
-    let capture = Capture::open(&config(args, interface, write)?)?;
+    let mut capture = Capture::open(&config(args, interface, write)?)?;
     output::say(format_args!("capturing on {interface}, Ctrl-C ends"));
     if args.mode == ModeArg::Take {
         output::warn_of_tags([interface.as_str()]);
     }
+    let problems = capture.problems();
+    // It ends with the capture.
+    let telling = thread::Builder::new().name("capture-problems".to_owned());
+    let tell = |problem| output::say(format_args!("plimsoll: {problem}"));
+    telling.spawn(move || problems.into_iter().for_each(tell))?;
     let (summary, result) = capture.run(&stop);
     output::say(table(&summary).trim_end());
     let reported = json.map_or(Ok(()), |json| {
@@ -241,6 +246,10 @@ fn table(summary: &Summary) -> String {
         (counts.ring, "lost: the ring was full"),
         (counts.no_buffer, "lost: no buffer to receive into"),
         (counts.invalid, "lost: no frames"),
+        (
+            counts.no_socket,
+            "lost: of a receive queue that was added later, left to the kernel",
+        ),
         (counts.queue, "lost: the queue to the disk was full"),
         (counts.disk, "lost: the disk took no more"),
     ];

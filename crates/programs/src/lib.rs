@@ -21,4 +21,5 @@ pub mod forward;
 mod polling;
 pub mod screen;
 mod sent;
+mod unserved;
 pub mod vlan_tags;

@@ -2,15 +2,17 @@
 //! time. Needs root, tshark and wireshark-common.
 
 use std::fs;
+use std::io::Read;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use plimsoll_testbed::Host;
 use serde_json::Value;
 
 use crate::capturing::{
-    beside_blast, blast, blast_from, end, fields, read_by, start, stated, sum, testbed,
+    beside_blast, blast, blast_from, end, fields, read_by, start, start_told, stated, sum, testbed,
 };
 use crate::common;
 
@@ -150,6 +152,44 @@ fn packets_of_all_receive_queues_are_taken() {
             assert!(seen.iter().all(|count| *count > 1_000), "{seen:?}");
         }
     }
+}
+
+/// They went to the kernel, and were in no count.
+#[test]
+fn frames_of_a_receive_queue_that_came_later_are_counted_and_told() {
+    let testbed = testbed();
+    let (load, test) = (testbed.load(), testbed.test());
+    let channels = |host: &Host, count: &str| {
+        let words = ["-L", host.device(), "rx", count, "tx", count];
+        host.configure("ethtool", words).unwrap();
+    };
+    channels(load, "1");
+    channels(test, "1");
+    let arguments = ["--mode", "take", "-w", "/dev/null", "--json", "-"];
+    let (process, output, mut says) = start_told(&testbed, &arguments);
+    channels(test, "2");
+    channels(load, "2");
+    // Not before does veth run the program for a queue that came later.
+    for state in ["down", "up"] {
+        test.ip(&format!("link set {} {state}", test.device()))
+            .unwrap();
+    }
+    // What a CPU sends arrives in the queue with its number.
+    let sent = [load.cpu(), test.cpu()].map(|cpu| blast_from(&testbed, cpu, 5_000, 3_000).sent);
+    // It looks once a second.
+    thread::sleep(Duration::from_millis(1_100));
+    let results = end(process, output);
+    let counts = &results["counts"];
+    assert!(sent.iter().all(|sent| *sent > 2_000), "{sent:?}");
+    assert!(counts["no_socket"].as_u64().unwrap() > 2_000, "{results}");
+    assert!(counts["recorded"].as_u64().unwrap() > 1_500, "{results}");
+    let arrived = results["interface_counts"]["received"].as_u64().unwrap();
+    assert!(sum(counts).abs_diff(arrived) <= 10, "{results}");
+    let mut told = String::new();
+    says.read_to_string(&mut told).unwrap();
+    let expected = format!("queue 1 of {} has no socket", test.device());
+    assert!(told.contains(&expected), "{told}");
+    assert!(told.contains("Start the capture again"), "{told}");
 }
 
 /// Frames that each queue's program has seen.

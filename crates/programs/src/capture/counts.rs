@@ -14,6 +14,8 @@ pub struct Counts {
     pub no_buffer: u64,
     /// Not a frame: too long for a buffer, or a ring that made no sense.
     pub invalid: u64,
+    /// Mode `take`: their receive queue was added later and has no socket, so the kernel got them.
+    pub no_socket: u64,
     /// The filter refused them. In mode `copy` also frames that the kernel merged with others, of
     /// which the filter sees one packet.
     pub filtered: u64,
@@ -49,7 +51,7 @@ impl Counts {
     /// Dropped before the capture saw them.
     #[must_use]
     pub const fn dropped_before(&self) -> u64 {
-        self.ring + self.no_buffer + self.invalid
+        self.ring + self.no_buffer + self.invalid + self.no_socket
     }
 
     /// Accepted by the filter, of those that the capture saw.
@@ -73,6 +75,7 @@ impl Sub for Counts {
             ring: self.ring - earlier.ring,
             no_buffer: self.no_buffer - earlier.no_buffer,
             invalid: self.invalid - earlier.invalid,
+            no_socket: self.no_socket - earlier.no_socket,
             filtered: self.filtered - earlier.filtered,
             sampled: self.sampled - earlier.sampled,
             queue: self.queue - earlier.queue,
@@ -87,11 +90,12 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "received={} ring={} no_buffer={} invalid={} filtered={} sampled={} queue={} disk={} recorded={}",
+            "received={} ring={} no_buffer={} invalid={} no_socket={} filtered={} sampled={} queue={} disk={} recorded={}",
             self.received(),
             self.ring,
             self.no_buffer,
             self.invalid,
+            self.no_socket,
             self.filtered,
             self.sampled,
             self.queue,
@@ -116,12 +120,13 @@ mod tests {
             queue: 32,
             disk: 64,
             recorded: 128,
+            no_socket: 256,
         };
-        assert_eq!(counts.received(), 255);
-        assert_eq!((counts.accepted(), counts.lost()), (240, 103));
+        assert_eq!(counts.received(), 511);
+        assert_eq!((counts.accepted(), counts.lost()), (240, 359));
         assert_eq!((counts - counts).received(), 0);
         let full = counts.with_disk(100);
         assert_eq!((full.disk, full.recorded), (100, 92));
-        assert!(counts.to_string().starts_with("received=255 ring=1 "));
+        assert!(counts.to_string().starts_with("received=511 ring=1 "));
     }
 }

@@ -30,6 +30,7 @@ mod writer;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -120,6 +121,8 @@ pub struct Capture {
     name: String,
     beginning: Option<Beginning>,
     began_ns: u64,
+    /// What it does less well than asked for.
+    problems: (Sender<String>, Option<Receiver<String>>),
     /// Packets that came through the ring.
     seen: u64,
     /// When to look next at what the ring lost.
@@ -153,6 +156,7 @@ impl Capture {
         let name = writer.name();
         let thread = thread::Builder::new().name("capture-writer".to_owned());
         let writing = thread.spawn(move || writer.run());
+        let problems = channel();
         Ok(Self {
             config: config.clone(),
             source,
@@ -161,9 +165,20 @@ impl Capture {
             name,
             beginning,
             began_ns: monotonic_ns(),
+            problems: (problems.0, Some(problems.1)),
             seen: 0,
             look_at: Instant::ZERO,
         })
+    }
+
+    /// What it does less well than asked for, as it happens: a receive queue has no socket. It ends
+    /// with the capture.
+    ///
+    /// # Panics
+    ///
+    /// If it is asked for twice.
+    pub fn problems(&mut self) -> Receiver<String> {
+        self.problems.1.take().expect("asked for once")
     }
 
     /// Captures until `stop` is set, a bound of the config is reached, standard output takes no
@@ -233,6 +248,10 @@ impl Capture {
             if self.recorder.is_due(now) {
                 self.source.read_counts(&mut self.recorder.counts);
                 self.recorder.on_counts(now);
+                if let Some(problem) = self.source.take_problem(&self.config.interface) {
+                    // Nobody may want to know.
+                    let _ = self.problems.0.send(problem);
+                }
             }
             if seen == 0 {
                 self.source.wait(WAIT).map_err(failed_to("receive"))?;

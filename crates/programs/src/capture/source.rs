@@ -13,6 +13,7 @@ use plimsoll_stack::device::{Batch, Device, Frame};
 use super::{CaptureConfig, Counts, Error, Mode};
 use crate::clock;
 use crate::filter::Filter;
+use crate::unserved::{self, Unserved};
 
 /// Frames of one queue that are taken before the next queue has its turn.
 const TURN_FRAMES: usize = 64;
@@ -69,6 +70,7 @@ pub(super) struct Taken {
     next: usize,
     _promiscuous: Option<Promiscuous>,
     batch: Batch,
+    unserved: Unserved,
     /// To be added to a stamp of `CLOCK_TAI`, wrapping.
     tai_to_utc_ns: u64,
 }
@@ -141,6 +143,14 @@ impl Source {
         match self {
             Self::Copy(copied) => copied.read_counts(counts),
             Self::Take(taken) => taken.read_counts(counts),
+        }
+    }
+
+    /// What it does less well than asked for, told once.
+    pub(super) fn take_problem(&mut self, interface: &str) -> Option<String> {
+        match self {
+            Self::Copy(_) => None,
+            Self::Take(taken) => taken.take_problem(interface),
         }
     }
 }
@@ -264,9 +274,12 @@ impl Taken {
             next: 0,
             _promiscuous: config.promiscuous.then(promiscuous).transpose()?,
             batch: Batch::with_capacity(TURN_FRAMES),
+            unserved: Unserved::default(),
             tai_to_utc_ns: 0,
         };
         taken.set_clock();
+        // Until now there was no socket at all for a moment.
+        taken.unserved = Unserved::begin(taken.queues[0].unserved()?);
         Ok(taken)
     }
 
@@ -293,6 +306,21 @@ impl Taken {
     fn read_counts(&mut self, counts: &mut Counts) {
         self.set_clock();
         self.read_losses(counts);
+        if let Ok(cpus) = self.queues[0].unserved() {
+            counts.no_socket = self.unserved.frames(&cpus);
+        }
+    }
+
+    fn take_problem(&mut self, interface: &str) -> Option<String> {
+        let queue = self
+            .unserved
+            .queue_to_tell(&self.queues[0].unserved().ok()?)?;
+        Some(unserved::problem(
+            queue,
+            interface,
+            "left to the kernel",
+            "capture",
+        ))
     }
 
     fn read_losses(&self, counts: &mut Counts) {

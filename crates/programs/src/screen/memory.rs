@@ -26,6 +26,7 @@ use plimsoll_core::time::Instant;
 use plimsoll_kernel::error::{self, CallError};
 use plimsoll_kernel::knobs::Netdev;
 use plimsoll_stack::device::packet::Instruction;
+use plimsoll_stack::device::xdp::UnservedFrames;
 
 use super::flow::{Flow, KEY_BYTES};
 use super::{Side, Verdict};
@@ -72,14 +73,6 @@ pub(super) struct Program {
     other: MapHandle,
     verdicts: MapHandle,
     counters: MapHandle,
-}
-
-/// What a program has seen of receive queues that have no socket, on one CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct UnservedFrames {
-    pub(super) frames: u64,
-    /// That of the last of these frames.
-    pub(super) queue: u64,
 }
 
 /// What a program is told before it is loaded.

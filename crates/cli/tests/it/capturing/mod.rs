@@ -33,6 +33,17 @@ pub(crate) fn testbed() -> Testbed {
 
 /// Starts a capture on the test host and waits until it runs.
 pub(crate) fn start(testbed: &Testbed, arguments: &[&str]) -> (Process, impl Read + use<>) {
+    let (process, output, mut says) = start_told(testbed, arguments);
+    // What it says at its end is not to stop it.
+    thread::spawn(move || std::io::copy(&mut says, &mut std::io::sink()));
+    (process, output)
+}
+
+/// The same, with its standard output and what it says then.
+pub(crate) fn start_told(
+    testbed: &Testbed,
+    arguments: &[&str],
+) -> (Process, impl Read + use<>, impl Read + use<>) {
     let host = testbed.test();
     let mut command = host.command(PROGRAM);
     command
@@ -45,10 +56,8 @@ pub(crate) fn start(testbed: &Testbed, arguments: &[&str]) -> (Process, impl Rea
     let mut line = String::new();
     says.read_line(&mut line).unwrap();
     assert!(line.starts_with("capturing on "), "{line}");
-    // What it says at its end is not to stop it.
-    thread::spawn(move || std::io::copy(&mut says, &mut std::io::sink()));
     let output = process.take_stdout().unwrap();
-    (process, output)
+    (process, output, says)
 }
 
 /// Ends it as Ctrl-C does; returns its JSON document's results.

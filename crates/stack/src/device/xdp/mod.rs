@@ -64,7 +64,7 @@ use self::settings::Settings;
 pub use self::settings::Threaded;
 use self::socket::{Queue, Socket};
 pub use self::sys::wait_for_deliveries;
-pub use self::whole::{WholeQueue, arrival_tai, open_whole, open_whole_by};
+pub use self::whole::{UnservedFrames, WholeQueue, arrival_tai, open_whole, open_whole_by};
 use super::packet::{Hearing, Overhearing};
 use super::simulated::ETHERNET_BYTES_MAX;
 use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, Mac, Pool};

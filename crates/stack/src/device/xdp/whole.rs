@@ -8,16 +8,16 @@
 //! ([`Promiscuous`](crate::device::packet::Promiscuous)).
 
 use std::fmt;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::lasting_link::KeptLink;
-use plimsoll_kernel::xdp_link::XdpLink;
+use plimsoll_kernel::xdp_link::{AttachError, XdpLink};
 
 use super::settings::Settings;
 use super::socket::Socket;
@@ -36,8 +36,20 @@ pub struct WholeQueue {
     taken: Arc<Taken>,
 }
 
+/// Frames of receive queues that have no socket, as one CPU has counted them: who adds some later
+/// has nobody of this program see them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnservedFrames {
+    /// Since the program was loaded.
+    pub frames: u64,
+    /// The queue of the last of them.
+    pub queue: u64,
+}
+
 /// What the queues share.
 struct Taken {
+    /// Where the program counts frames that have no socket, if it is ours.
+    unserved: Option<MapHandle>,
     // While the program is there: some drivers have no polling without it.
     settings: Settings,
     _program: KeptLink,
@@ -62,12 +74,15 @@ pub fn open_whole(interface: &str, config: &XdpConfig) -> Result<Vec<WholeQueue>
     let open = skeleton::TakeSkelBuilder::default().open(&mut place);
     let open = open.map_err(program::refused)?;
     let loaded = open.load().map_err(program::refused)?;
-    open_whole_by(
+    let unserved = MapHandle::try_from(&loaded.maps.unserved).map_err(program::refused)?;
+    let program = loaded.progs.take.as_fd();
+    let attached = |ifindex| KeptLink::attach(program, interface, ifindex);
+    open_counting(
         interface,
         config,
-        loaded.progs.take.as_fd(),
         &loaded.maps.sockets,
-        None,
+        attached,
+        Some(unserved),
     )
 }
 
@@ -85,6 +100,20 @@ pub fn open_whole_by(
     sockets: &impl MapCore,
     earlier: Option<XdpLink>,
 ) -> Result<Vec<WholeQueue>, Error> {
+    let attached = |ifindex| match earlier {
+        Some(link) => KeptLink::of(link, program, interface, ifindex),
+        None => KeptLink::attach(program, interface, ifindex),
+    };
+    open_counting(interface, config, sockets, attached, None)
+}
+
+fn open_counting(
+    interface: &str,
+    config: &XdpConfig,
+    sockets: &impl MapCore,
+    attached: impl FnOnce(u32) -> Result<KeptLink, AttachError>,
+    unserved: Option<MapHandle>,
+) -> Result<Vec<WholeQueue>, Error> {
     config.validate()?;
     if config.threaded == Threaded::Auto {
         return Err(Error::Config {
@@ -99,12 +128,9 @@ pub fn open_whole_by(
     let link = plimsoll_kernel::link::link(ifindex);
     let link = link.map_err(Error::io(format!("ask about {interface}")))?;
     let queues = link.rx_queues.unwrap_or(1).clamp(1, sockets.max_entries());
-    let attached = match earlier {
-        Some(link) => KeptLink::of(link, program, interface, ifindex),
-        None => KeptLink::attach(program, interface, ifindex),
-    };
-    let attached = attached.map_err(|error| program::not_attached(interface, error))?;
+    let attached = attached(ifindex).map_err(|error| program::not_attached(interface, error))?;
     let taken = Arc::new(Taken {
+        unserved,
         settings: Settings::turn(interface, ifindex, None, config, None)?,
         _program: attached,
     });
@@ -166,11 +192,38 @@ impl WholeQueue {
         })
     }
 
+    /// Frames of all receive queues of the interface that have no socket, by CPU. A program of the
+    /// caller's counts them itself: then there are none here.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not tell.
+    pub fn unserved(&self) -> Result<Vec<UnservedFrames>, Error> {
+        let Some(map) = &self.taken.unserved else {
+            return Ok(Vec::new());
+        };
+        let cpus = map.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY);
+        let cpus = cpus.map_err(bpf("read the XDP program's counters"))?;
+        Ok(cpus.iter().flatten().map(|cpu| unserved(cpu)).collect())
+    }
+
     /// Why the kernel polls as the interface has it although [`XdpConfig::threaded`] was asked
     /// for: then a flood may take the CPU from this program.
     #[must_use]
     pub fn unthreaded(&self) -> Option<&str> {
         self.taken.settings.unthreaded()
+    }
+}
+
+/// Of a CPU's counter.
+fn unserved(counter: &[u8]) -> UnservedFrames {
+    let number = |offset: usize| {
+        let bytes = counter.get(offset..).and_then(<[u8]>::first_chunk);
+        bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    };
+    UnservedFrames {
+        frames: number(offset_of!(skeleton::types::unserved, frames)),
+        queue: number(offset_of!(skeleton::types::unserved, queue)),
     }
 }
 
