@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use plimsoll_programs::capture::{
     ArrivalsConfig, Capture, CaptureConfig, Mode, Output, RingFiles, Summary, arrivals,
+    program_ahead,
 };
 use plimsoll_report::{Machine, SCHEMA};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -126,8 +127,9 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     stop_at_signals(&stop).context("cannot catch signals")?;
     let mut capture = Capture::open(&config(args, interface, write)?)?;
     output::say(format_args!("capturing on {interface}, Ctrl-C ends"));
-    if args.mode == ModeArg::Take {
-        output::warn_of_tags([interface.as_str()]);
+    match args.mode {
+        ModeArg::Take => output::warn_of_tags([interface.as_str()]),
+        ModeArg::Copy => output::warn_of(program_ahead(interface)),
     }
     let problems = capture.problems();
     // It ends with the capture.
@@ -240,7 +242,7 @@ fn table(summary: &Summary) -> String {
         (counts.recorded, "recorded"),
         (
             counts.filtered,
-            "refused by the filter (mode copy: or merged with others)",
+            "refused by the filter (mode copy: or merged with others, or dropped by XDP)",
         ),
         (counts.sampled, "of flows that were not sampled"),
         (counts.ring, "lost: the ring was full"),

@@ -202,7 +202,7 @@ pub(crate) fn warn_of_frames<'a>(interfaces: impl IntoIterator<Item = &'a str> +
     warn_of(checksums::warnings(interfaces));
 }
 
-fn warn_of(warnings: Vec<String>) {
+pub(crate) fn warn_of(warnings: impl IntoIterator<Item = String>) {
     for warning in warnings {
         say(format_args!("plimsoll: {warning}"));
     }

@@ -12,7 +12,9 @@ use nix::sys::signal::Signal;
 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
 use serde_json::Value;
 
-use crate::capturing::{blast, end, fields, read_by, start, stated, statements, sum, testbed};
+use crate::capturing::{
+    blast, end, fields, read_by, start, start_told, stated, statements, sum, testbed,
+};
 use crate::common::{LIMIT, PROGRAM};
 
 #[test]
@@ -110,6 +112,27 @@ fn taken_packets_have_their_own_times_and_nobody_else_gets_them() {
     assert!(distinct > 990, "only {distinct} packets came after another");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     assert!((now.unwrap().as_secs_f64() - times[999]).abs() < 20.0);
+}
+
+/// What a program dropped seemed to have been refused by the filter.
+#[test]
+fn a_program_that_hides_packets_from_a_copy_is_told() {
+    let testbed = testbed();
+    let copy = ["-w", "/dev/null", "--duration", "0.1"];
+    let told = || {
+        let (mut process, _output, mut says) = start_told(&testbed, &copy);
+        let mut told = String::new();
+        says.read_to_string(&mut told).unwrap();
+        assert!(process.wait(LIMIT).unwrap().success());
+        told
+    };
+    assert!(!told().contains("XDP program"));
+    let take = ["--mode", "take", "-w", "/dev/null", "--json", "-"];
+    let (taking, output) = start(&testbed, &take);
+    let said = told();
+    let expected = format!("{} has an XDP program (`take`", testbed.test().device());
+    assert!(said.contains(&expected), "{said}");
+    end(taking, output);
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub struct Counts {
     /// Mode `take`: their receive queue was added later and has no socket, so the kernel got them.
     pub no_socket: u64,
     /// The filter refused them. In mode `copy` also frames that the kernel merged with others, of
-    /// which the filter sees one packet.
+    /// which the filter sees one packet, and those that an XDP program dropped.
     pub filtered: u64,
     /// Their flow was not among those that are sampled.
     pub sampled: u64,

@@ -16,6 +16,7 @@
 //! What is set of the interface (promiscuous mode; in mode `take` an XDP program) ends with the
 //! capture, also by SIGKILL.
 
+mod ahead;
 mod arrivals;
 mod config;
 mod counts;
@@ -38,6 +39,7 @@ use plimsoll_core::time::Instant;
 use plimsoll_kernel::counters::interfaces::{Adapter, Interfaces};
 use serde::Serialize;
 
+pub use ahead::program_ahead;
 pub use arrivals::{ARRIVALS_MAX, ArrivalsConfig, ArrivalsError, arrivals};
 pub use config::{CaptureConfig, Mode, Output, RingFiles};
 pub use counts::Counts;
