@@ -6,7 +6,8 @@
 //!
 //! **Limit.** The kernel takes VLAN tags out of frames before socket filters run, and an
 //! expression that is compiled here looks for them in the frame. So an expression that
-//! names tags is for whole frames only ([`Filter::names_vlan`]).
+//! names tags is for whole frames only ([`Filter::names_vlan`]). Any other one sees behind the tag
+//! what it looks for in the kernel, and not where it runs on whole frames.
 
 pub(crate) mod in_driver;
 pub(crate) mod trace;
@@ -123,12 +124,12 @@ impl Filter {
         self.program.filter(frame)
     }
 
-    /// Whether the expression is about VLAN tags.
+    /// Whether the expression is about VLAN tags, or compares the Ethernet type with one of theirs.
     #[must_use]
     pub fn names_vlan(&self) -> bool {
         let is_word = |byte: char| byte.is_ascii_alphanumeric() || byte == '_';
         let mut words = self.expression.split(|byte| !is_word(byte));
-        words.any(|word| word == "vlan")
+        words.any(|word| word == "vlan") || compares_tag(&self.instructions)
     }
 
     /// The program, for a socket.
@@ -144,6 +145,45 @@ fn loads_no_byte(one: &Instruction) -> bool {
     let is_load = one.code & 7 <= 1;
     let is_of_frame = matches!(one.code & 0xe0, 0x20 | 0x40 | 0xa0);
     is_load && is_of_frame && one.operand.cast_signed() < 0
+}
+
+/// Where an untagged frame has its Ethernet type, and a tagged one its tag's.
+const TYPE_AT: u32 = 12;
+/// `ETH_P_8021Q`, `ETH_P_8021AD` and `ETH_P_QINQ1` of `linux/if_ether.h`.
+const TAGS: [u32; 3] = [0x8100, 0x88a8, 0x9100];
+
+/// Whether the type at its first place is compared with a tag's. Jumps lead forward only, so one
+/// pass knows all ways to an instruction.
+fn compares_tag(program: &[Instruction]) -> bool {
+    const LOAD: u16 = 0;
+    const LOAD_HALF: u16 = 0x28;
+    const JUMP: u16 = 5;
+    const JUMP_ALWAYS: u16 = 0x05;
+    const JUMP_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 6;
+    // Whether the accumulator may hold that type at an instruction.
+    let mut holds = vec![false; program.len() + 1];
+    for (at, one) in program.iter().enumerate() {
+        let (held, next) = (holds[at], at + 1);
+        let mut reach = |to: usize, held: bool| {
+            if let Some(holds) = holds.get_mut(to) {
+                *holds |= held;
+            }
+        };
+        match one.code & 7 {
+            LOAD => reach(next, one.code == LOAD_HALF && one.operand == TYPE_AT),
+            JUMP if one.code == JUMP_ALWAYS => reach(next + one.operand as usize, held),
+            JUMP if held && one.code == JUMP_EQUAL && TAGS.contains(&one.operand) => return true,
+            JUMP => {
+                reach(next + usize::from(one.jump_true), held);
+                reach(next + usize::from(one.jump_false), held);
+            }
+            RETURN => {}
+            // Arithmetic changes it; stores and the index register do not.
+            class => reach(next, held && class < 4),
+        }
+    }
+    false
 }
 
 /// The crate keeps the fields to itself, but prints them as `tcpdump -ddd` does.
@@ -235,5 +275,28 @@ mod tests {
         let names = |text: &str| Filter::compile(text).unwrap().names_vlan();
         assert!(names("vlan 7 and ip") && names("(vlan)"));
         assert!(!names("udp"));
+    }
+
+    /// In mode `copy` it ran in the kernel, which takes tags out of frames, and matched nothing.
+    #[test]
+    fn a_type_that_is_a_tags_is_noticed() {
+        let names = |text: &str| Filter::compile(text).unwrap().names_vlan();
+        for named in [
+            "ether proto 0x8100",
+            "ether[12:2] = 0x88a8 and ether[14:2] & 0xfff = 7",
+            "ip proto 17 or ether proto 33024",
+            "ether proto 0x9100 or arp",
+            "not ether proto 0x8100",
+        ] {
+            assert!(names(named), "{named}");
+        }
+        for other in [
+            "udp port 33024",
+            "tcp port 0x8100",
+            "ip[2:2] = 0x8100",
+            "ether proto 0x806",
+        ] {
+            assert!(!names(other), "{other}");
+        }
     }
 }

@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::{link, namespace};
+use plimsoll_packets::frame::{Packet, VLAN};
 use plimsoll_programs::capture::{Capture, CaptureConfig, Error, Mode, Output, Summary};
+use plimsoll_stack::device::packet::PacketDevice;
+use plimsoll_stack::device::{Batch, Device};
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(10);
@@ -29,6 +32,15 @@ struct Ended {
 /// Captures packets to port 9 of `watched`, the other end of the link that `meanwhile` sends by,
 /// until it ends itself or `meanwhile` says that it is to.
 fn capture(mode: Mode, meanwhile: impl FnOnce(&UdpSocket, &AtomicBool) + Send) -> Ended {
+    capture_of("udp dst port 9", mode, meanwhile)
+}
+
+/// The same of packets that a filter accepts.
+fn capture_of(
+    filter: &str,
+    mode: Mode,
+    meanwhile: impl FnOnce(&UdpSocket, &AtomicBool) + Send,
+) -> Ended {
     let inside = || {
         ip("link add near type veth peer name watched");
         ip("addr add 10.0.0.1/24 dev near");
@@ -37,7 +49,7 @@ fn capture(mode: Mode, meanwhile: impl FnOnce(&UdpSocket, &AtomicBool) + Send) -
         link::wait_until_sending("near").unwrap();
         ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 dev near");
         let config = CaptureConfig {
-            filter: "udp dst port 9".to_owned(),
+            filter: filter.to_owned(),
             mode,
             ..CaptureConfig::new("watched", Output::File("/dev/null".into()))
         };
@@ -76,6 +88,45 @@ fn capture(mode: Mode, meanwhile: impl FnOnce(&UdpSocket, &AtomicBool) + Send) -
 fn send(client: &UdpSocket, packets: u64) {
     for _ in 0..packets {
         client.send(b"x").unwrap();
+    }
+}
+
+/// Sends frames with a VLAN tag.
+fn send_tagged(packets: usize) {
+    let [source, destination] = ["10.0.0.1", "10.0.0.2"].map(|host| host.parse().unwrap());
+    let frame = Packet::new(source, destination).tag(VLAN).udp(1, 9, b"x");
+    let device = PacketDevice::open("near").unwrap();
+    let mut batch = Batch::new();
+    for _ in 0..packets {
+        let mut copy = device.pool().take().unwrap();
+        assert!(copy.copy_from(&frame));
+        batch.push_back(copy);
+    }
+    assert_eq!(device.transmit(&mut batch).unwrap(), packets);
+}
+
+/// A filter for the type matched nothing in mode `copy`: the kernel takes tags out of frames before
+/// it runs filters. The last two are as the guide says.
+#[test]
+fn filters_see_tags_as_the_mode_has_it() {
+    for (filter, mode, recorded) in [
+        ("ether proto 0x8100", Mode::Copy, 5),
+        ("ether proto 0x8100", Mode::Take, 5),
+        ("vlan and udp dst port 9", Mode::Copy, 5),
+        ("vlan and udp dst port 9", Mode::Take, 5),
+        ("udp dst port 9", Mode::Copy, 5),
+        ("udp dst port 9", Mode::Take, 0),
+    ] {
+        let ended = capture_of(filter, mode, |_, stop| {
+            send_tagged(5);
+            thread::sleep(Duration::from_millis(200));
+            stop.store(true, Ordering::Relaxed);
+        });
+        ended.result.expect("nothing failed");
+        assert_eq!(
+            ended.summary.counts.recorded, recorded,
+            "{filter}, {mode:?}"
+        );
     }
 }
 
