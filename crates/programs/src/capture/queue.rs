@@ -16,11 +16,19 @@ use super::pcapng::Standing;
 /// cost of handing one over.
 pub(super) const SEGMENT_BYTES: usize = 1 << 18;
 
+/// What is gone with some blocks that could not be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Content {
+    pub(super) packets: u64,
+    /// Losses that these packets tell.
+    pub(super) told: u64,
+}
+
 /// Blocks on their way to the disk.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) bytes: Vec<u8>,
-    pub(super) packets: u64,
+    pub(super) content: Content,
     /// As of the last packet in it.
     pub(super) standing: Standing,
 }
@@ -35,6 +43,8 @@ struct Shared {
     segment_bytes: usize,
     /// Packets that could not be written.
     disk: AtomicU64,
+    /// Losses that such packets told, and no later one.
+    untold: AtomicU64,
     /// No more will be written.
     over: AtomicBool,
 }
@@ -63,6 +73,7 @@ pub(super) fn queue(bytes: usize, segment_bytes: usize) -> (Filler, Drainer) {
         segments,
         segment_bytes,
         disk: AtomicU64::new(0),
+        untold: AtomicU64::new(0),
         over: AtomicBool::new(false),
     });
     let (to_writer, from_capture) = channel();
@@ -113,6 +124,11 @@ impl Filler {
         self.shared.disk.load(Ordering::Relaxed)
     }
 
+    /// Losses that are to be told again.
+    pub(super) fn take_untold(&self) -> u64 {
+        self.shared.untold.swap(0, Ordering::Relaxed)
+    }
+
     /// No more will be written: segments are taken and lost.
     pub(super) fn is_over(&self) -> bool {
         self.shared.over.load(Ordering::Relaxed)
@@ -133,8 +149,13 @@ impl Drainer {
     }
 
     /// These packets could not be written.
-    pub(super) fn lose(&self, packets: u64) {
-        self.shared.disk.fetch_add(packets, Ordering::Relaxed);
+    pub(super) fn lose(&self, content: Content) {
+        self.shared
+            .disk
+            .fetch_add(content.packets, Ordering::Relaxed);
+        self.shared
+            .untold
+            .fetch_add(content.told, Ordering::Relaxed);
     }
 
     /// Packets that could not be written so far.
@@ -167,7 +188,7 @@ mod tests {
         };
         Segment {
             bytes,
-            packets: 1,
+            content: Content::default(),
             standing,
         }
     }
@@ -185,8 +206,13 @@ mod tests {
         drainer.give_back(arrived.bytes);
         assert_eq!(filler.occupancy(), (3, 4));
         assert!(filler.take().is_some_and(|memory| memory.is_empty()));
-        drainer.lose(5);
+        let content = Content {
+            packets: 5,
+            told: 7,
+        };
+        drainer.lose(content);
         assert_eq!((filler.disk(), drainer.disk()), (5, 5));
+        assert_eq!((filler.take_untold(), filler.take_untold()), (7, 0));
         drop(drainer);
         assert!(!filler.ship(segment(Vec::new())));
     }

@@ -10,7 +10,7 @@ use plimsoll_core::fidelity::{
 use plimsoll_core::time::Instant;
 
 use super::pcapng::{Encoder, Remark, Standing};
-use super::queue::{Filler, Segment};
+use super::queue::{Content, Filler, Segment};
 use super::source::Packet;
 use super::steps::Steps;
 use super::{CaptureConfig, Counts, Error, Step};
@@ -36,7 +36,7 @@ pub(super) struct Recorder {
     sampler: FlowSampler,
     /// There is a segment to write to.
     has_segment: bool,
-    in_segment: u64,
+    in_segment: Content,
     segment_since: Instant,
     began: Duration,
     told_at: Instant,
@@ -77,7 +77,7 @@ impl Recorder {
             control: FidelityControl::new(config.fidelity)?,
             sampler: FlowSampler::new(Seed([secret as u64, (secret >> 64) as u64])),
             has_segment: false,
-            in_segment: 0,
+            in_segment: Content::default(),
             segment_since: now,
             began: Duration::from_nanos(utc_ns()),
             told_at: now,
@@ -116,9 +116,10 @@ impl Recorder {
             self.counts.queue += 1;
             return;
         }
+        self.in_segment.told += self.remark.lost;
         self.encoder
             .packet(packet.at_ns, kept, packet.whole, &mut self.remark);
-        self.in_segment += 1;
+        self.in_segment.packets += 1;
         self.counts.recorded += 1;
     }
 
@@ -144,7 +145,7 @@ impl Recorder {
         self.has_segment = false;
         let segment = Segment {
             bytes,
-            packets: std::mem::take(&mut self.in_segment),
+            content: std::mem::take(&mut self.in_segment),
             standing,
         };
         self.writer_is_gone |= !self.filler.ship(segment);
@@ -190,7 +191,8 @@ impl Recorder {
     /// The kernel's counts are new.
     pub(super) fn on_counts(&mut self, now: Instant) {
         let lost = self.standing().counts.lost();
-        // On top of what no packet has told yet.
+        // On top of what no packet has told yet, or none that was written.
+        self.remark.lost += self.filler.take_untold();
         self.remark.lost += lost - self.lost_told.min(lost);
         self.lost_told = lost;
         self.statement
@@ -314,6 +316,26 @@ mod tests {
         recorder.finish();
         file.extend(drainer.next(Duration::ZERO).unwrap().bytes);
         assert_eq!(told(&file), [7]);
+    }
+
+    /// Of what a full disk did not take, only the last second was told.
+    #[test]
+    fn losses_that_a_full_disk_did_not_take_are_told_again() {
+        let (mut recorder, mut file, drainer) = recorder();
+        recorder.counts.ring = 3;
+        recorder.on_counts(at(1));
+        for second in 2..4 {
+            recorder.on_packet(packet());
+            recorder.ship();
+            let refused = drainer.next(Duration::ZERO).unwrap();
+            drainer.lose(refused.content);
+            drainer.give_back(refused.bytes);
+            recorder.on_counts(at(second));
+        }
+        recorder.on_packet(packet());
+        recorder.finish();
+        file.extend(drainer.next(Duration::ZERO).unwrap().bytes);
+        assert_eq!(told(&file), [3 + 2]);
     }
 
     /// Each turn read the kernel's counts anew.

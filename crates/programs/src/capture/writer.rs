@@ -25,7 +25,7 @@ use plimsoll_kernel::error::is_disk_full;
 
 use super::config::RING_FILE_BYTES_MIN;
 use super::pcapng::{Encoder, Standing};
-use super::queue::{Drainer, SEGMENT_BYTES, Segment};
+use super::queue::{Content, Drainer, SEGMENT_BYTES, Segment};
 use super::{CaptureConfig, Error, Output, RingFiles, failed_to};
 
 /// Room for a file's last statement.
@@ -69,8 +69,8 @@ struct OpenFile {
     since: Instant,
     /// Whole blocks.
     bytes: u64,
-    /// Where the last segment begins, and its packets.
-    last: (u64, u64),
+    /// Where the last segment begins, and what is in it.
+    last: (u64, Content),
     /// Nothing but the counts stands from here on, since the disk took no more.
     closing_at: Option<u64>,
 }
@@ -189,7 +189,7 @@ impl Writer {
         let number = self.number;
         let (path, sink) = self.next_sink()?;
         let mut open = OpenFile::new(sink);
-        if let Err(source) = open.append(&self.preamble, 0) {
+        if let Err(source) = open.append(&self.preamble, Content::default()) {
             if self.ring.is_ring() {
                 // If it stays it is empty, which readers tell.
                 let _ = path.as_ref().map(fs::remove_file);
@@ -270,9 +270,9 @@ impl Writer {
     }
 
     /// To the file at hand.
-    fn append(&mut self, bytes: &[u8], packets: u64) -> io::Result<()> {
+    fn append(&mut self, bytes: &[u8], content: Content) -> io::Result<()> {
         self.with_room(bytes.len() as u64, |writer| {
-            writer.open.append(bytes, packets)
+            writer.open.append(bytes, content)
         })
     }
 
@@ -325,17 +325,17 @@ impl Writer {
                 self.failed_at = None;
             }
             Some(Err(error)) if self.open.is_stream() => {
-                self.drainer.lose(segment.packets);
+                self.drainer.lose(segment.content);
                 self.end_by(error);
             }
             Some(Err(error)) => {
-                self.drainer.lose(segment.packets);
+                self.drainer.lose(segment.content);
                 self.failed_at = Some(Instant::now());
                 let why = format!("the disk took no more ({error})");
                 self.written.failure.get_or_insert(error);
                 self.state(&self.whole(segment.standing), &why);
             }
-            None => self.drainer.lose(segment.packets),
+            None => self.drainer.lose(segment.content),
         }
         self.drainer.give_back(segment.bytes);
     }
@@ -359,7 +359,7 @@ impl Writer {
         if self.is_full(segment.bytes.len() as u64) {
             self.next_file()?;
         }
-        self.append(&segment.bytes, segment.packets)
+        self.append(&segment.bytes, segment.content)
     }
 
     /// Until there is a next file, the one at hand stays.
@@ -395,15 +395,15 @@ impl Writer {
         if self.open.is_stream() {
             return self.end_by(error);
         }
-        let (last, packets) = self.open.last;
-        if packets == 0 {
+        let (last, content) = self.open.last;
+        if content.packets == 0 {
             return;
         }
         self.open.cut(last);
-        self.drainer.lose(packets);
+        self.drainer.lose(content);
         self.encoder.statistics(&self.whole(*standing), why);
         let statement = self.encoder.swap(Vec::new());
-        if self.open.append(&statement, 0).is_ok() {
+        if self.open.append(&statement, Content::default()).is_ok() {
             self.open.closing_at = Some(last);
         }
     }
@@ -416,7 +416,7 @@ impl Writer {
             self.open.cut(at);
         }
         let at = self.open.bytes;
-        self.append(&statement, 0)?;
+        self.append(&statement, Content::default())?;
         self.written.bytes += statement.len() as u64;
         self.open.closing_at = self.failed_at.map(|_| at);
         Ok(())
@@ -429,7 +429,7 @@ impl OpenFile {
             sink,
             since: Instant::now(),
             bytes: 0,
-            last: (0, 0),
+            last: (0, Content::default()),
             closing_at: None,
         }
     }
@@ -439,15 +439,15 @@ impl OpenFile {
     }
 
     /// Writes whole blocks, or nothing, unless it is a stream.
-    fn append(&mut self, bytes: &[u8], packets: u64) -> io::Result<()> {
+    fn append(&mut self, bytes: &[u8], content: Content) -> io::Result<()> {
         let at = self.bytes;
         if let Err(error) = self.sink.write(bytes) {
             self.sink.cut(at);
             return Err(error);
         }
         self.bytes += bytes.len() as u64;
-        if packets > 0 {
-            self.last = (at, packets);
+        if content.packets > 0 {
+            self.last = (at, content);
         }
         self.closing_at = None;
         Ok(())
@@ -457,7 +457,7 @@ impl OpenFile {
         self.sink.cut(at);
         self.bytes = at;
         if self.last.0 >= at {
-            self.last = (at, 0);
+            self.last = (at, Content::default());
         }
     }
 }

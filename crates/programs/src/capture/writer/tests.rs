@@ -63,6 +63,11 @@ fn ring_since(directory: &Path, files: Option<usize>, began: u64) -> Writer {
     Writer::open(&config, drainer, encoder, Duration::from_secs(began)).unwrap()
 }
 
+const ONE: Content = Content {
+    packets: 1,
+    told: 0,
+};
+
 /// Gives the writer segments of a packet each, the first of which has this number.
 fn take(writer: &mut Writer, first: u64, segments: u64) {
     for number in first..first + segments {
@@ -82,7 +87,7 @@ fn take_packet(writer: &mut Writer, number: u64, length: usize) {
     let bytes = writer.encoder.swap(Vec::new());
     writer.take(Segment {
         bytes,
-        packets: 1,
+        content: ONE,
         standing: Standing {
             now: Duration::ZERO,
             began: Duration::ZERO,
@@ -385,7 +390,7 @@ fn ship(filler: &Filler, numbers: RangeInclusive<u64>) {
         };
         assert!(filler.ship(Segment {
             bytes: encoder.swap(filler.take().unwrap()),
-            packets: 1,
+            content: ONE,
             standing: Standing {
                 now: Duration::ZERO,
                 began: Duration::ZERO,
