@@ -29,7 +29,6 @@ fn a_file_that_cannot_be_written_is_told_at_the_start() {
         "demo --only udp",
         "forward no0 no1",
         "guard lo",
-        "guard check lo",
         "lab run mr-fig2",
         "lab sweep mr-fig2 --parameter path.quota --values 1",
         "probe 127.0.0.1:9",
@@ -37,14 +36,20 @@ fn a_file_that_cannot_be_written_is_told_at_the_start() {
         "serve echo --port 7",
         "triggers",
     ] {
-        let words = command.split(' ').chain(["--json", "/no/such/file"]);
-        let (code, said) = said(&words.collect::<Vec<_>>());
-        assert_eq!(code, Some(1), "{command}: {said}");
-        assert!(
-            said.contains("plimsoll: cannot write /no/such/file (name a "),
-            "{command}: {said}"
-        );
+        assert_not_written(command.split(' ').chain(["--json", "/no/such/file"]));
     }
+    // There it may stand alone.
+    assert_not_written(["guard", "check", "lo", "--json=/no/such/file"]);
+}
+
+fn assert_not_written<'a>(words: impl IntoIterator<Item = &'a str>) {
+    let words: Vec<_> = words.into_iter().collect();
+    let (code, said) = said(&words);
+    assert_eq!(code, Some(1), "{words:?}: {said}");
+    assert!(
+        said.contains("plimsoll: cannot write /no/such/file (name a "),
+        "{words:?}: {said}"
+    );
 }
 
 #[test]
