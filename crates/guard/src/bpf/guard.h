@@ -135,7 +135,7 @@ enum limit {
 	FLOW_PARTS = 32,
 	/*
 	 * Flows of packets for full sockets that are looked up in a tick and CPU: some 15,000/s,
-	 * in a few hundredths of its time. More where translated ones were found lately:
+	 * which a flood of millions hardly feels. More where translated ones were found lately:
 	 */
 	FLOWS_ASKED_MAX = 64,
 	EVIDENCE_SHIFT = 9, /* for some 2 s times … */

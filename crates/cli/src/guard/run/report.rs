@@ -211,8 +211,9 @@ impl Reporter {
 }
 
 impl Drop for Reporter {
-    /// Lets the last log lines out.
+    /// Lets the last log lines out. Who shows reports has some to say as well, and ends first.
     fn drop(&mut self) {
+        drop(self.lines.take());
         drop(self.log.take());
         let _ = self.logged.recv_timeout(PATIENCE);
     }
