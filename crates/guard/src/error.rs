@@ -23,7 +23,7 @@ impl Error {
     /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this
     /// host lacks something.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) => USED_WRONGLY,
             Self::Kernel(error) => error.exit_code(),
@@ -32,7 +32,7 @@ impl Error {
 
     /// True if this host lacks something.
     #[must_use]
-    pub const fn is_missing(&self) -> bool {
+    pub fn is_missing(&self) -> bool {
         self.exit_code() == LACKS
     }
 }

@@ -48,8 +48,9 @@ pub enum CallError {
 impl CallError {
     /// The exit code of a command that ends by it.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Os { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => LACKS,
             Self::Bpf { .. } | Self::Os { .. } => FAILED,
         }
     }
@@ -181,7 +182,7 @@ macro_rules! errors {
             /// The exit code of a command that ends by it: 1 failed, 3 this host
             /// lacks something.
             #[must_use]
-            pub const fn exit_code(&self) -> u8 {
+            pub fn exit_code(&self) -> u8 {
                 match self {
                     $(Self::$variant(error) => error.exit_code(),)*
                 }
@@ -232,7 +233,7 @@ impl Error {
     /// True if this host lacks something, false if the call or its arguments
     /// were wrong or the work itself failed.
     #[must_use]
-    pub const fn is_missing(&self) -> bool {
+    pub fn is_missing(&self) -> bool {
         self.exit_code() == LACKS
     }
 }
@@ -268,6 +269,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// `guard restore` of an ordinary user had ended as if the work had failed.
+    #[test]
+    fn a_user_without_the_right_lacks_something() {
+        for number in [Errno::EPERM, Errno::EACCES] {
+            assert_eq!(os("read it")(answer(number)).exit_code(), LACKS);
+        }
+        assert_eq!(os("read it")(answer(Errno::EIO)).exit_code(), FAILED);
     }
 
     /// The verifier answers with the number of a file that may not be opened.

@@ -177,7 +177,7 @@ impl SessionError {
     /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this
     /// host lacks something.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Settings(error) => error.exit_code(),
             Self::Guard(error) => error.exit_code(),

@@ -40,7 +40,7 @@ impl StatusError {
     /// The exit code of a command that ends by it: 1 failed, 3 this host lacks
     /// something.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Kernel(error) => error.exit_code(),
             Self::NotRoot => LACKS,

@@ -152,7 +152,7 @@ pub enum OpenError {
 impl OpenError {
     /// The exit code of a command that ends by it.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Interface(error) => error.exit_code(),
             Self::Sysfs(error) => error.exit_code(),
