@@ -85,18 +85,22 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// The file at `path`, or the index of a directory.
+    /// The file at `path`, or the index of a directory. What its pages refer to is beneath it only
+    /// if a slash ends its path: a client that left it out is sent there.
     fn read(&self, path: &str) -> io::Result<Answer> {
+        let is_of_directory = path.ends_with('/');
         let path = path.trim_start_matches('/');
         let path = if path.is_empty() { "." } else { path };
         let (mut file, mut name) = (self.open_beneath(path)?, Path::new(path).to_owned());
         let mut found = file.metadata()?;
-        if found.is_dir() {
+        let was_directory = found.is_dir();
+        if was_directory {
             name.push("index.html");
             file = self.open_beneath(&name)?;
             found = file.metadata()?;
         }
         match found.is_file() {
+            true if was_directory && !is_of_directory => Ok(Answer::moved(with_slash(path))),
             true => Ok(Answer::file(file, found.len(), kind_of(&name))),
             false => Err(io::ErrorKind::NotFound.into()),
         }
@@ -120,6 +124,18 @@ fn status_of(error: &io::Error) -> Status {
     }
 }
 
+/// The directory at a path without a slash at its end, as its client refers to it. By its last
+/// name: what begins with two slashes would be another host.
+fn with_slash(path: &str) -> String {
+    let (_, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let encoded = name.bytes().map(|byte| match byte {
+        b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    });
+    format!("./{}/", encoded.collect::<String>())
+}
+
 /// The media type that a file's name tells.
 fn kind_of(file: &Path) -> &'static str {
     match file.extension().and_then(|extension| extension.to_str()) {
@@ -138,9 +154,35 @@ fn kind_of(file: &Path) -> &'static str {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
+
+    /// Its page was sent, and what that refers to was looked for beside the directory.
+    #[test]
+    fn a_directory_without_a_slash_is_sent_to_the_one_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let page = directory.path().join("a/b: c");
+        fs::create_dir_all(&page).unwrap();
+        fs::write(page.join("index.html"), "page").unwrap();
+        let counters = SharedCounters::anonymous().unwrap();
+        let site = Site::open(directory.path(), Work::calibrate(Duration::ZERO), &counters);
+        let site = site.unwrap();
+        let head = |path| {
+            let mut bytes = Vec::new();
+            let answer = site.read(path).unwrap();
+            answer.send(&mut bytes, SystemTime::UNIX_EPOCH).unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        for path in ["/a/b: c", "//a/b: c"] {
+            let moved = head(path);
+            assert!(moved.starts_with("HTTP/1.1 301 "), "{moved}");
+            assert!(moved.contains("\r\nLocation: ./b%3A%20c/\r\n"), "{moved}");
+        }
+        assert!(head("/a/b: c/").ends_with("\r\n\r\npage"));
+        // There is no page to be sent to.
+        assert!(site.read("/a").is_err());
+    }
 
     #[test]
     fn nothing_beside_the_directory_is_served() {

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     Ok,
+    MovedPermanently,
     BadRequest,
     NotFound,
     MethodNotAllowed,
@@ -24,6 +25,7 @@ impl Status {
     const fn line(self) -> &'static str {
         match self {
             Self::Ok => "200 OK",
+            Self::MovedPermanently => "301 Moved Permanently",
             Self::BadRequest => "400 Bad Request",
             Self::NotFound => "404 Not Found",
             Self::MethodNotAllowed => "405 Method Not Allowed",
@@ -93,6 +95,8 @@ pub(super) struct Answer {
     status: Status,
     kind: &'static str,
     content: Content,
+    /// Where it is instead.
+    location: Option<String>,
     head_only: bool,
     closing: bool,
 }
@@ -103,6 +107,7 @@ impl Answer {
             status: Status::Ok,
             kind,
             content,
+            location: None,
             head_only: false,
             closing: false,
         }
@@ -121,6 +126,14 @@ impl Answer {
         Self {
             status,
             ..Self::page(content, "text/plain; charset=utf-8")
+        }
+    }
+
+    /// What was asked for is at `location`, a reference to a URI (RFC 9110, 10.2.2).
+    pub(super) fn moved(location: String) -> Self {
+        Self {
+            location: Some(location),
+            ..Self::error(Status::MovedPermanently)
         }
     }
 
@@ -161,6 +174,9 @@ impl Answer {
         );
         if self.status == Status::MethodNotAllowed {
             to.extend_from_slice(b"Allow: GET, HEAD\r\n");
+        }
+        if let Some(location) = &self.location {
+            let _ = write!(to, "Location: {location}\r\n");
         }
         // Also good for clients of HTTP/1.0, who asked for it.
         let connection = if self.closing { "close" } else { "keep-alive" };
