@@ -81,7 +81,7 @@ impl Side {
         config.rcvbuf_bytes = Some(RCVBUF_BYTES);
         if self != Self::Kernel {
             config.on = On::AfXdp(device.to_owned());
-            config.path = self.name().parse().expect("a path of the stack");
+            config.path = Some(self.name().parse().expect("a path of the stack"));
         }
         config
     }
@@ -210,7 +210,7 @@ mod tests {
             };
             assert_eq!(config.on, on);
             if side != Side::Kernel {
-                assert_eq!(config.path.name(), side.name());
+                assert_eq!(config.path.unwrap().name(), side.name());
             }
         }
     }

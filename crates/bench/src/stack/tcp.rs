@@ -68,7 +68,7 @@ fn one_run(effort: &Effort, side: Side) -> Result<f64, Error> {
     let load = site.testbed.load();
     receive_on(load, load.cpu())?;
     let mut config = side.server(Kind::Http, PORT, site.testbed.test().device());
-    config.tcp_buffer_bytes = BUFFER_BYTES;
+    config.tcp_buffer_bytes = (side != Side::Kernel).then_some(BUFFER_BYTES);
     let content = vec![b'x'; FILE_BYTES];
     let (server, at) = serve_configured(&site, config, "bulk", &content)?;
     let mut curl = site.testbed.load().command("curl");

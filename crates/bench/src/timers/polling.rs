@@ -141,10 +141,10 @@ pub(crate) fn measure_server(program: &Path, path: Option<&str>) -> Result<Serve
     if let Some(path) = path {
         config.on = On::AfXdp(site.testbed.test().device().to_owned());
         let parsed = path.parse();
-        config.path = parsed.map_err(|error| Error::Tool {
+        config.path = Some(parsed.map_err(|error| Error::Tool {
             tool: "a receive path",
             problem: format!("{error}"),
-        })?;
+        })?);
     }
     let page = "x".repeat(FILE_BYTES);
     let (server, at) = serve_configured(&site, config, "index.html", page.as_bytes())?;

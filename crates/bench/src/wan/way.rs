@@ -111,7 +111,7 @@ impl Way {
         let network = format!("{FAR_STACK}/{PREFIX}");
         config.on = On::AfXdp(host.device().to_owned());
         config.address = vec![network.parse().expect("a network")];
-        config.tcp_buffer_bytes = BUFFER_BYTES;
+        config.tcp_buffer_bytes = Some(BUFFER_BYTES);
         (config, at(FAR_STACK))
     }
 }

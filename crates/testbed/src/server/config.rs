@@ -77,9 +77,10 @@ pub struct Config {
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
     /// Receive path of Plimsoll's own stack: eager, early-demux, soft-lrp, ni-lrp,
-    /// polled or soft-timer-polling, which may have a quota: soft-timer-polling:10
-    #[arg(long, value_name = "PATH", default_value = "soft-lrp")]
-    pub path: ReceivePath,
+    /// polled or soft-timer-polling, which may have a quota: soft-timer-polling:10.
+    /// Default: soft-lrp
+    #[arg(long, value_name = "PATH")]
+    pub path: Option<ReceivePath>,
     /// A thread of idle priority does IP and UDP for up to 64 waiting datagrams of each socket while a CPU
     /// idles and the server is busy. Gives nothing on one CPU, and costs a waking and two system
     /// calls for 16 packets elsewhere. Own stack with `--path soft-lrp` or `soft-timer-polling`.
@@ -99,9 +100,9 @@ pub struct Config {
     #[arg(long, value_name = "MBIT")]
     pub pace: Option<Pace>,
     /// Send and receive buffer of a TCP connection of Plimsoll's own stack: the path's rate
-    /// times its round trip, or more
-    #[arg(long, value_name = "BYTES", default_value_t = TcpConfig::default().buffer_bytes)]
-    pub tcp_buffer_bytes: usize,
+    /// times its round trip, or more. Default: 65536
+    #[arg(long, value_name = "BYTES")]
+    pub tcp_buffer_bytes: Option<usize>,
     /// Connections at a time, of `http` and of `dns` over TCP (1 to 65535); more wait to be accepted
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
@@ -146,12 +147,12 @@ impl Config {
             threaded: None,
             any_driver: false,
             gateway: Vec::new(),
-            path: ReceivePath::SoftLrp,
+            path: None,
             work_ahead: false,
             batch: 1,
             root: None,
             pace: None,
-            tcp_buffer_bytes: TcpConfig::default().buffer_bytes,
+            tcp_buffer_bytes: None,
             connections: 512,
             work: Duration::ZERO,
             rcvbuf_bytes: None,
@@ -162,12 +163,23 @@ impl Config {
         }
     }
 
+    /// Of Plimsoll's own stack.
+    pub(super) fn receive_path(&self) -> ReceivePath {
+        self.path.clone().unwrap_or(ReceivePath::SoftLrp)
+    }
+
+    /// Of each TCP connection of Plimsoll's own stack.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        let given = self.tcp_buffer_bytes;
+        given.unwrap_or_else(|| TcpConfig::default().buffer_bytes)
+    }
+
     /// Where the kernel polls: as was said, or as is best for such a server. A server that polls
     /// by itself would wait for the thread, and TCP has no ring of its own by which a flood is
     /// seen.
     pub(super) fn polled(&self) -> Threaded {
         let flooded_alone = matches!(self.on, On::AfXdp(_))
-            && self.path == ReceivePath::NiLrp
+            && self.receive_path() == ReceivePath::NiLrp
             && self.kind != Kind::Http
             && self.busy_poll.is_zero();
         let default = match flooded_alone {
@@ -213,10 +225,12 @@ impl Config {
             {
                 refuse("on", &self.on, "af_xdp:IFACE with --threaded")
             }
-            On::AfXdp(_) if self.polled() == Threaded::Auto && self.path != ReceivePath::NiLrp => {
+            On::AfXdp(_)
+                if self.polled() == Threaded::Auto && self.receive_path() != ReceivePath::NiLrp =>
+            {
                 Err(Error::Config {
                     field: "path",
-                    given: self.path.to_string(),
+                    given: self.receive_path().to_string(),
                     allowed: "ni-lrp with --threaded auto: other paths have no ring for each port",
                 })
             }
@@ -236,36 +250,72 @@ impl Config {
 
     /// What was given is of what is served, and of whose sockets.
     fn check_given(&self) -> Result<(), Error> {
-        let refuse = |field, given: String, allowed| {
-            Err(Error::Config {
-                field,
-                given,
-                allowed,
-            })
-        };
-        let serves_tcp = matches!(self.kind, Kind::Http | Kind::Dns);
-        if let Some(pace) = self.pace.filter(|_| !serves_tcp) {
-            let allowed = "left out: of http and dns over TCP alone";
-            return refuse("pace", pace.to_string(), allowed);
+        for (field, given, is_of_use, allowed) in self.given() {
+            if let Some(given) = given.filter(|_| !is_of_use) {
+                return Err(Error::Config {
+                    field,
+                    given,
+                    allowed,
+                });
+            }
         }
-        match (&self.root, &self.zone, self.gateway.first()) {
-            (Some(root), ..) if self.kind != Kind::Http => refuse(
+        Ok(())
+    }
+
+    /// Of each setting that not every server has: its name, what was given, whether this server
+    /// has it, and what is said where it does not.
+    fn given(&self) -> [(&'static str, Option<String>, bool, &'static str); 7] {
+        let has_own_stack = self.on != On::Kernel;
+        let serves_tcp = matches!(self.kind, Kind::Http | Kind::Dns);
+        let root = self.root.as_ref().map(|root| root.display().to_string());
+        let zone = self.zone.as_ref().map(|zone| zone.display().to_string());
+        let gateway = self.gateway.first().map(ToString::to_string);
+        let path = self.path.as_ref().map(ToString::to_string);
+        let buffer = self.tcp_buffer_bytes.map(|bytes| bytes.to_string());
+        [
+            (
+                "pace",
+                self.pace.map(|pace| pace.to_string()),
+                serves_tcp,
+                "left out: of http and dns over TCP alone",
+            ),
+            (
+                "tcp-buffer-bytes",
+                buffer.clone(),
+                serves_tcp,
+                "left out: of http and dns over TCP alone",
+            ),
+            (
                 "root",
-                root.display().to_string(),
+                root,
+                self.kind == Kind::Http,
                 "left out: http alone serves files",
             ),
-            (_, Some(zone), _) if self.kind != Kind::Dns => refuse(
+            (
                 "zone",
-                zone.display().to_string(),
+                zone,
+                self.kind == Kind::Dns,
                 "left out: dns alone answers from one",
             ),
-            (.., Some(router)) if self.on == On::Kernel => refuse(
+            (
                 "gateway",
-                router.to_string(),
+                gateway,
+                has_own_stack,
                 "left out with --on kernel: its sockets use the kernel's routes",
             ),
-            _ => Ok(()),
-        }
+            (
+                "path",
+                path,
+                has_own_stack,
+                "left out with --on kernel: the kernel has its own",
+            ),
+            (
+                "tcp-buffer-bytes",
+                buffer,
+                has_own_stack,
+                "left out with --on kernel: see `sysctl net.ipv4.tcp_wmem` there",
+            ),
+        ]
     }
 
     /// The arguments that make `plimsoll serve` run this configuration.
@@ -285,13 +335,15 @@ impl Config {
         args.extend(self.threaded.map(|place| format!("--threaded={place}")));
         args.extend(self.any_driver.then(|| "--any-driver".to_owned()));
         args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
-        args.push(format!("--path={}", self.path));
+        let path = self.path.as_ref();
+        args.extend(path.map(|path| format!("--path={path}")));
         args.extend(self.work_ahead.then(|| "--work-ahead".to_owned()));
         args.push(format!("--batch={}", self.batch));
         let root = self.root.as_ref();
         args.extend(root.map(|directory| format!("--root={}", directory.display())));
         args.extend(self.pace.map(|pace| format!("--pace={pace}")));
-        args.push(format!("--tcp-buffer-bytes={}", self.tcp_buffer_bytes));
+        let buffer = self.tcp_buffer_bytes;
+        args.extend(buffer.map(|bytes| format!("--tcp-buffer-bytes={bytes}")));
         args.push(format!("--connections={}", self.connections));
         args.extend(
             self.rcvbuf_bytes
@@ -345,12 +397,12 @@ mod tests {
             threaded: Some(Threaded::Auto),
             any_driver: true,
             gateway: vec!["198.18.0.1".parse().unwrap()],
-            path: ReceivePath::NiLrp,
+            path: Some(ReceivePath::NiLrp),
             work_ahead: true,
             batch: 64,
             root: Some("/srv".into()),
             pace: Some(Pace::At(Rate::clamped(12_500_000))),
-            tcp_buffer_bytes: 1 << 20,
+            tcp_buffer_bytes: Some(1 << 20),
             connections: 10_000,
             rcvbuf_bytes: Some(1 << 20),
             zone: Some("/etc/zone".into()),
@@ -369,7 +421,7 @@ mod tests {
     fn the_kernel_polls_by_the_governor_where_that_can_pay() {
         let own = Config {
             on: On::AfXdp("eth0".to_owned()),
-            path: ReceivePath::NiLrp,
+            path: Some(ReceivePath::NiLrp),
             ..Config::new(Kind::Sink, 1)
         };
         assert_eq!(own.polled(), Threaded::Auto);
@@ -383,7 +435,7 @@ mod tests {
                 ..own.clone()
             },
             Config {
-                path: ReceivePath::SoftLrp,
+                path: Some(ReceivePath::SoftLrp),
                 ..own.clone()
             },
             Config {
@@ -443,6 +495,28 @@ mod tests {
                     ..config(Kind::Echo)
                 },
                 "pace = acks",
+            ),
+            (
+                Config {
+                    path: Some(ReceivePath::NiLrp),
+                    ..config(Kind::Echo)
+                },
+                "path = ni-lrp",
+            ),
+            (
+                Config {
+                    tcp_buffer_bytes: Some(1 << 20),
+                    ..config(Kind::Http)
+                },
+                "tcp-buffer-bytes = 1048576",
+            ),
+            (
+                Config {
+                    tcp_buffer_bytes: Some(1 << 20),
+                    on: On::Packet("eth0".to_owned()),
+                    ..config(Kind::Echo)
+                },
+                "tcp-buffer-bytes = 1048576",
             ),
         ] {
             let error = config.validate().unwrap_err();

@@ -80,14 +80,14 @@ impl Network {
         let stack = StackConfig {
             addresses: config.address.clone(),
             gateways: config.gateway.clone(),
-            path: config.path.clone(),
+            path: config.receive_path(),
             work_ahead: config.work_ahead,
             channel: plimsoll_core::channel::ChannelConfig::drop_tail(CHANNEL_FRAMES),
             channels_max: CHANNELS,
             tcp: TcpConfig {
                 // Those that wait to be accepted, and the listener, have a place each.
                 connections_max: u32::from(config.connections) + BACKLOG as u32 + 1,
-                buffer_bytes: config.tcp_buffer_bytes,
+                buffer_bytes: config.buffer_bytes(),
                 pacing: config.pace.map(Pace::of_stack).unwrap_or_default(),
                 ..TcpConfig::default()
             },
