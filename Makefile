@@ -176,9 +176,9 @@ no-harm: setup
 	target/release/plimsoll bench no-harm --strict --json target/bench/no-harm.json
 
 # The guard on Debian's kernels in QEMU, with each driver: needs neither root nor
-# hardware virtualisation, and half an hour. Some of it:
+# hardware virtualisation, and an hour. Some of it:
 # make vm-test KERNELS=6.12 DRIVERS=vmxnet3 KILLS=100
-KERNELS ?= 6.1 6.12 6.18 7.2 7.3
+KERNELS ?= 6.1 6.12 6.12-rt 6.18 7.2 7.3
 DRIVERS ?= virtio_net vmxnet3 igb e1000e veth
 KILLS ?= 5
 VM_LIMIT_SECONDS ?= 360

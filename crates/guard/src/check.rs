@@ -9,6 +9,7 @@
 
 mod adapter;
 mod filters;
+mod kernel;
 pub(crate) mod stacking;
 
 use std::fs;
@@ -95,7 +96,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
     let mut findings = vec![
         owner(interface)?,
         host_finding(host::check_capabilities(), "privileges", PRIVILEGES),
-        host_finding(host::check_release(), "kernel", "Linux is new enough"),
+        kernel::kernel(host::check_release(), host::preempts_receiving()),
         host_finding(host::check_btf(), "btf", "the kernel describes its types"),
     ];
     findings.extend(program());

@@ -97,6 +97,13 @@ pub fn check_release() -> Result<(), HostError> {
     }
 }
 
+/// Whether tasks may preempt the kernel's receiving (PREEMPT_RT).
+#[must_use]
+pub fn preempts_receiving() -> bool {
+    let version = uname().map(|kernel| kernel.version().to_string_lossy().into_owned());
+    version.is_ok_and(|version| version.split(' ').any(|word| word == "PREEMPT_RT"))
+}
+
 /// Whether the kernel describes its types.
 ///
 /// # Errors

@@ -91,7 +91,13 @@ pub(crate) fn check(site: &Site) -> Outcome {
     if Settings::of(site)? != before || link::link(site.ifindex)?.xdp.is_some() {
         return Err("it changed something".into());
     }
-    Ok(format!("limited: {}", with(&findings, "limited")))
+    let limited = with(&findings, "limited");
+    let release = nix::sys::utsname::uname().map_err(|error| format!("uname: {error}"))?;
+    let is_realtime = release.release().to_string_lossy().contains("-rt-");
+    if limited.split(", ").any(|id| id == "kernel") != is_realtime {
+        return Err(format!("of PREEMPT_RT it says what is not so: limited: {limited}").into());
+    }
+    Ok(format!("limited: {limited}"))
 }
 
 pub(crate) fn check_refuses(site: &Site, word: &str) -> Outcome {

@@ -129,14 +129,14 @@ impl Document {
     /// Kernel × driver × step, and below what failed.
     #[must_use]
     pub fn table(&self) -> String {
-        let mut text = format!("{:<22}{:<12}", "kernel", "driver");
+        let mut text = format!("{:<26}{:<12}", "kernel", "driver");
         for step in Step::ALL {
             let _ = write!(text, "{:<11}", step.name());
         }
         text.push_str("seconds\n");
         for cell in &self.cells {
             let release = cell.release.as_deref().unwrap_or(&cell.series);
-            let _ = write!(text, "{release:<22}{:<12}", cell.driver);
+            let _ = write!(text, "{release:<26}{:<12}", cell.driver);
             for step in Step::ALL {
                 let _ = write!(text, "{:<11}", cell.word(step));
             }
