@@ -1,11 +1,12 @@
 //! What depends on when exactly something comes about.
 
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use plimsoll_packets::frame::{Packet, TcpFlags};
-use smoltcp::socket::tcp::State;
+use smoltcp::socket::tcp::{RecvError, State};
 use smoltcp::wire::TcpPacket;
 
 use super::connection::{Connection, Wait, Wanted};
@@ -136,10 +137,13 @@ fn segment(port: u16, flags: TcpFlags, sequence: u32) -> Vec<u8> {
 }
 
 fn segment_to(port: u16, flags: TcpFlags, sequence: u32, acknowledges: u32) -> Vec<u8> {
+    packet_of(sequence, acknowledges).tcp(port, 80, flags, b"")
+}
+
+fn packet_of(sequence: u32, acknowledges: u32) -> Packet {
     Packet::new("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap())
         .macs([2, 0, 0, 0, 0, 1], [0xff; 6])
         .numbers(sequence, acknowledges)
-        .tcp(port, 80, flags, b"")
 }
 
 /// The end of a connection of the former listener had the demultiplexer let SYNs through.
@@ -170,4 +174,37 @@ fn a_closed_listener_says_nothing_of_the_next_one_s_backlog() {
     assert!(is_discarded(&parts), "the second one is full");
     bring_in(&mut parts, &cable, &segment(1, TcpFlags::RST, 1001));
     assert!(is_discarded(&parts), "the second one is full still");
+}
+
+/// A client that had ended its own side lost what it had not read ten seconds after the server's end.
+#[test]
+fn what_was_received_before_the_end_is_read_as_late_as_its_owner_likes() {
+    let (cable, mut parts) = parts();
+    let listener = TcpListener::bind(&parts.stack, SERVER).unwrap();
+    bring_in(&mut parts, &cable, &segment(5000, TcpFlags::SYN, 1000));
+    let expected = answers(&cable).last().expect("an answer").sequence + 1;
+    bring_in(
+        &mut parts,
+        &cable,
+        &segment_to(5000, TcpFlags::ACK, 1001, expected),
+    );
+    let (stream, _) = listener.accept().unwrap();
+    let connection = first_connection(&parts);
+    stream.shutdown(Shutdown::Write).unwrap();
+    let last = packet_of(1001, expected + 1).tcp(5000, 80, TcpFlags::FIN_ACK, b"answer");
+    bring_in(&mut parts, &cable, &last);
+    let host = parts.stack.host();
+    let read = |seconds, most| {
+        let later = clock::now() + Duration::from_secs(seconds);
+        let wanted = (&[Wanted::Data][..], Wait::Not);
+        let mut buffer = [0; 8];
+        let found = connection.with_or_await(host, later, wanted, |socket| {
+            Some(socket.recv_slice(&mut buffer[..most]))
+        });
+        found.unwrap().map(|length| buffer[..length].to_vec())
+    };
+    assert_eq!(read(1, 2).unwrap(), b"an");
+    assert_eq!(read(11, 2).unwrap(), b"sw");
+    assert_eq!(read(3600, 8).unwrap(), b"er");
+    assert_eq!(read(3601, 8), Err(RecvError::Finished));
 }

@@ -112,6 +112,9 @@ impl Inner {
 
     /// One segment, if one is due and there is room. Returns its frame's length.
     pub(super) fn emit(&mut self, now: Instant) -> Option<usize> {
+        if self.is_over() {
+            return None;
+        }
         let before = self.wire.outbound.len();
         let (wire, sockets) = (&mut self.wire, &mut self.sockets);
         self.interface.poll_egress(instant(now), wire, sockets);
@@ -128,6 +131,13 @@ impl Inner {
             self.pace.on_sent(payload, socket, now);
         }
         Some(length)
+    }
+
+    /// Both sides have ended it, and late segments are answered without it. smoltcp would forget the socket
+    /// some seconds later, together with what nobody has read yet.
+    fn is_over(&self) -> bool {
+        let socket = self.sockets.get::<Socket<'_>>(self.handle);
+        self.consumer.is_none() && socket.state() == State::TimeWait
     }
 
     /// For what is due, and for `look`.
