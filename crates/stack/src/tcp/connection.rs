@@ -460,7 +460,7 @@ impl Inner {
         }
         // As the peer sent it: what is asked about is not.
         self.look_at_window(segment);
-        if !self.may_change_state(segment, now) {
+        if !self.sent.keep_to_window(segment) || !self.may_change_state(segment, now) {
             return;
         }
         if let Some(most) = self.pace.window() {

@@ -1,5 +1,6 @@
 //! What depends on when exactly something comes about.
 
+use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::thread;
@@ -7,9 +8,10 @@ use std::time::Duration;
 
 use plimsoll_packets::frame::{Packet, TcpFlags};
 use smoltcp::socket::tcp::{RecvError, State};
-use smoltcp::wire::TcpPacket;
+use smoltcp::wire::{TcpControl, TcpPacket, TcpRepr, TcpSeqNumber};
 
 use super::connection::{Connection, Wait, Wanted};
+use super::reset::{framed, plain};
 use super::thread::TURN_SEGMENTS;
 use super::{Endpoint, TcpListener, TcpStream};
 use crate::clock;
@@ -23,9 +25,15 @@ use crate::wire::packet;
 const SERVER: &str = "10.0.0.2:80";
 
 fn parts() -> (SimulatedDevice, Parts) {
+    parts_with(64 << 10)
+}
+
+/// With buffers of so many bytes.
+fn parts_with(buffer_bytes: usize) -> (SimulatedDevice, Parts) {
     let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
     let mut config = StackConfig::at("10.0.0.2/24".parse().unwrap());
     config.tcp.syn_cookies_per_s = 0;
+    config.tcp.buffer_bytes = buffer_bytes;
     config.tcp.channel_segments = 2 * TURN_SEGMENTS as u32;
     (cable, Parts::assemble(device, &config).unwrap())
 }
@@ -207,4 +215,112 @@ fn what_was_received_before_the_end_is_read_as_late_as_its_owner_likes() {
     assert_eq!(read(11, 2).unwrap(), b"sw");
     assert_eq!(read(3600, 8).unwrap(), b"er");
     assert_eq!(read(3601, 8), Err(RecvError::Finished));
+}
+
+/// Its SYN offers window scaling.
+fn scaling_syn(parts: &Parts) -> Vec<u8> {
+    let syn = TcpRepr {
+        control: TcpControl::Syn,
+        seq_number: TcpSeqNumber(1000),
+        window_len: u16::MAX,
+        window_scale: Some(0),
+        ..plain(5000, 80)
+    };
+    let ends = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+    let pool = parts.stack.host().device.pool();
+    let mut frame = framed(&syn, ends, [2, 0, 0, 0, 0, 1], pool)
+        .unwrap()
+        .to_vec();
+    frame[..6].fill(0xff);
+    frame
+}
+
+/// smoltcp took the handshake's window for a scaled one, which is twice the buffer here. What came beyond
+/// that, before anything was acknowledged, ended the TCP thread by a panic.
+#[test]
+fn what_is_sent_beyond_the_window_of_the_handshake_is_thrown_away() {
+    let (cable, mut parts) = parts();
+    let listener = TcpListener::bind(&parts.stack, SERVER).unwrap();
+    let syn = scaling_syn(&parts);
+    bring_in(&mut parts, &cable, &syn);
+    let expected = answers(&cable).last().expect("an answer").sequence + 1;
+    let send = |begin: usize, payload: &[u8]| {
+        let begin = 1001 + u32::try_from(begin).unwrap();
+        assert!(cable.send(&packet_of(begin, expected).tcp(5000, 80, TcpFlags::ACK, payload)));
+    };
+    let sent: Vec<u8> = (0..90_000).map(|byte| (byte / 7) as u8).collect();
+    // One of them far beyond, and 64 KiB fit.
+    send(100_000, b"nothing");
+    for (place, payload) in sent.chunks(1440).enumerate().take(TURN_SEGMENTS - 1) {
+        send(place * 1440, payload);
+    }
+    for _ in 0..8 {
+        let _ = parts.receiver.turn(true).unwrap();
+    }
+    parts.tcp.turn(clock::now()).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let mut received = vec![0; 65_536];
+    let length = stream.read(&mut received).unwrap();
+    assert!(length > 64_000, "{length}");
+    assert!(received[..length] == sent[..length]);
+    // The connection goes on behind it.
+    answers(&cable);
+    send(length, &sent[length..length + 1000]);
+    for _ in 0..4 {
+        let _ = parts.receiver.turn(true).unwrap();
+        parts.tcp.turn(clock::now()).unwrap();
+    }
+    assert_eq!(stream.read(&mut received).unwrap(), 1000);
+    assert!(received[..1000] == sent[length..length + 1000]);
+}
+
+/// The window was told in steps of four bytes and so could end earlier than before. What was sent up to the former
+/// end was cut, and the end behind it taken for the end of the rest: its reader missed a byte or two, and was
+/// not told.
+#[test]
+fn an_end_behind_the_window_is_not_the_end_of_what_was_cut() {
+    const WHOLE: usize = 128 << 10;
+    let (cable, mut parts) = parts_with(WHOLE);
+    let listener = TcpListener::bind(&parts.stack, SERVER).unwrap();
+    let syn = scaling_syn(&parts);
+    bring_in(&mut parts, &cable, &syn);
+    let expected = answers(&cable).last().expect("an answer").sequence + 1;
+    let frame = |begin: usize, flags, payload: &[u8]| {
+        packet_of(1001 + begin as u32, expected).tcp(5000, 80, flags, payload)
+    };
+    let sent: Vec<u8> = (0..WHOLE - 1).map(|byte| (byte / 7) as u8).collect();
+    let (mut at, bytes) = (0, 1401);
+    while sent.len() - at > bytes {
+        let segment = frame(at, TcpFlags::ACK, &sent[at..at + bytes]);
+        bring_in(&mut parts, &cable, &segment);
+        // What waits for more to be acknowledged.
+        parts
+            .tcp
+            .turn(clock::now() + Duration::from_secs(1))
+            .unwrap();
+        at += bytes;
+    }
+    let last = frame(at, TcpFlags::FIN_ACK, &sent[at..]);
+    bring_in(&mut parts, &cable, &last);
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let (mut received, mut buffer) = (Vec::new(), vec![0; WHOLE]);
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        received.extend_from_slice(&buffer[..length]);
+    }
+    let error = stream.read(&mut buffer).unwrap_err();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::WouldBlock,
+        "{} bytes",
+        received.len()
+    );
+    // It comes again.
+    bring_in(&mut parts, &cable, &last);
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        received.extend_from_slice(&buffer[..length]);
+    }
+    assert!(received == sent, "{} bytes", received.len());
+    assert_eq!(stream.read(&mut buffer).unwrap(), 0, "that is the end");
 }

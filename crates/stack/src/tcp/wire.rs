@@ -178,7 +178,34 @@ fn segment_start(packet: &[u8]) -> Option<usize> {
 pub(super) struct Sent {
     end: Option<TcpSeqNumber>,
     acknowledged: Option<TcpSeqNumber>,
+    window: OwnWindow,
     repeated: bool,
+}
+
+/// The window that the peer was told last.
+#[derive(Debug, Default)]
+struct OwnWindow {
+    end: Option<TcpSeqNumber>,
+    /// That was the handshake's, which is not scaled (RFC 7323, 2.2).
+    of_handshake: bool,
+    /// What our SYN says of the others.
+    scale: Option<u8>,
+    /// So does the peer's, without which none is scaled.
+    peer_scales: bool,
+}
+
+impl OwnWindow {
+    fn on_told(&mut self, segment: &TcpPacket<&[u8]>) {
+        if segment.syn() {
+            self.scale = scale_of(segment);
+        }
+        if segment.ack() && !segment.rst() {
+            let scale = self.scale.filter(|_| self.peer_scales && !segment.syn());
+            let window = usize::from(segment.window_len()) << scale.unwrap_or(0);
+            self.end = Some(segment.ack_number() + window);
+            self.of_handshake &= segment.syn();
+        }
+    }
 }
 
 impl Sent {
@@ -187,6 +214,7 @@ impl Sent {
         let Some(segment) = segment_of(frame) else {
             return;
         };
+        self.window.on_told(&segment);
         if segment.ack() {
             self.acknowledged = Some(segment.ack_number());
         }
@@ -199,6 +227,35 @@ impl Sent {
         } else {
             self.repeated = true;
         }
+    }
+
+    /// This may be the peer's SYN, which is answered out of a buffer of so many bytes.
+    pub(super) fn on_first(&mut self, bytes: &[u8], capacity: usize) {
+        if let Ok(segment) = TcpPacket::new_checked(bytes)
+            && segment.syn()
+        {
+            let window = capacity.min(u16::MAX.into());
+            self.window.end = Some(segment.seq_number() + 1 + window);
+            self.window.of_handshake = true;
+            self.window.peer_scales = scale_of(&segment).is_some();
+        }
+    }
+
+    /// Whether a segment may go on to smoltcp, which is wrong about what is beyond the window. It takes
+    /// the handshake's for a scaled one, up to twice its buffer, and panics where more comes. Later it
+    /// cuts the payload, and takes an end behind it for the end of the rest: that is taken off here,
+    /// and comes again with what was cut.
+    pub(super) fn keep_to_window(&self, bytes: &mut [u8]) -> bool {
+        let Ok(mut segment) = TcpPacket::new_checked(bytes) else {
+            return true;
+        };
+        let bytes = segment.payload_mut().len();
+        let end = segment.seq_number() + bytes;
+        if self.window.end.is_none_or(|told| end <= told) {
+            return true;
+        }
+        segment.set_fin(false);
+        bytes == 0 || !self.window.of_handshake
     }
 
     /// All of it has greater numbers by so much.
@@ -287,7 +344,7 @@ impl PeerWindow {
         if let Ok(segment) = TcpPacket::new_checked(bytes)
             && segment.syn()
         {
-            self.scale = scale_of(&segment);
+            self.scale = scale_of(&segment).unwrap_or(0);
         }
     }
 
@@ -340,16 +397,16 @@ pub(super) fn begin_later(segment: &mut [u8]) {
     segment.set_seq_number(segment.seq_number() + 1);
 }
 
-fn scale_of(syn: &TcpPacket<&[u8]>) -> u8 {
+fn scale_of(syn: &TcpPacket<&[u8]>) -> Option<u8> {
     let mut options = syn.options();
     while !options.is_empty() {
         match TcpOption::parse(options) {
-            Ok((_, TcpOption::WindowScale(scale))) => return scale.min(SCALE_MAX),
+            Ok((_, TcpOption::WindowScale(scale))) => return Some(scale.min(SCALE_MAX)),
             Ok((_, TcpOption::EndOfList)) | Err(_) => break,
             Ok((rest, _)) => options = rest,
         }
     }
-    0
+    None
 }
 
 impl Device for Wire {

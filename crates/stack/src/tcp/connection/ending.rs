@@ -171,6 +171,8 @@ impl Inner {
         let (state, queued) = (self.socket().state(), self.socket().send_queue());
         if matches!(state, State::Listen | State::SynSent) {
             self.window.take_scale(segment);
+            let capacity = self.socket().recv_capacity();
+            self.sent.on_first(segment, capacity);
         }
         if self.sent.is_acknowledged_by(segment, queued) {
             self.window.on_segment(segment);
