@@ -82,7 +82,7 @@ impl UdpSocket {
     /// Sends messages with one call into the device and without copying them. They are copied
     /// where the path to the receiver has become smaller since they were made, and where they are
     /// another stack's. `batch` is empty afterwards. Returns how many were sent, as
-    /// [`send_batch`](Self::send_batch).
+    /// [`reply_batch`](Self::reply_batch).
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl UdpSocket {
     pub fn send_messages(&self, batch: &mut Vec<Message>) -> io::Result<usize> {
         self.trouble.take()?;
         let local = self.local_addr()?;
-        self.send_each(batch.drain(..), |message, out, now| {
+        self.send_all(batch.drain(..), |message, out, now| {
             self.push_message(local, message, out, now)
         })
     }

@@ -75,18 +75,43 @@ impl UdpSocket {
     pub(super) fn send_each<T>(
         &self,
         items: impl IntoIterator<Item = T>,
+        push: impl FnMut(T, &mut Batch, Instant) -> io::Result<()>,
+    ) -> io::Result<usize> {
+        self.send_some(items, push, |_| false)
+    }
+
+    /// The same of items that are gone afterwards: one that cannot be sent for a reason of its own costs
+    /// the others nothing.
+    pub(super) fn send_all<T>(
+        &self,
+        items: impl IntoIterator<Item = T>,
+        push: impl FnMut(T, &mut Batch, Instant) -> io::Result<()>,
+    ) -> io::Result<usize> {
+        self.send_some(items, push, concerns_one)
+    }
+
+    /// `goes_on`: whether others are sent after one with this error.
+    fn send_some<T>(
+        &self,
+        items: impl IntoIterator<Item = T>,
         mut push: impl FnMut(T, &mut Batch, Instant) -> io::Result<()>,
+        goes_on: impl Fn(&io::Error) -> bool,
     ) -> io::Result<usize> {
         let mut batch = self.sending.lock();
         let _work = self.account.work();
         let now = clock::now();
         let (mut built, mut failure) = (0, None);
         for item in items {
-            if let Err(error) = push(item, &mut batch, now) {
-                failure = Some(error);
-                break;
+            match push(item, &mut batch, now) {
+                Ok(()) => built += 1,
+                Err(error) => {
+                    let ends = !goes_on(&error);
+                    failure.get_or_insert(error);
+                    if ends {
+                        break;
+                    }
+                }
             }
-            built += 1;
         }
         let sent = self.flush(&mut batch, built)?;
         match failure {
@@ -110,13 +135,14 @@ impl UdpSocket {
 
     /// Sends received datagrams back to where they came from, each in its own
     /// memory, with what is in their payload now. `batch` is empty afterwards.
-    /// Returns how many were sent, as [`send_batch`](Self::send_batch).
+    /// Returns how many were sent: fewer than given if the device has no room, or some cannot be sent. The
+    /// others are sent all the same.
     ///
     /// # Errors
     ///
     /// As [`send_to`](Self::send_to), if none was sent.
     pub fn reply_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<usize> {
-        self.send_each(batch.drain(..), |datagram, out, now| {
+        self.send_all(batch.drain(..), |datagram, out, now| {
             self.push_reply(datagram, out, now)
         })
     }
@@ -194,7 +220,7 @@ impl UdpSocket {
 
     /// Sends datagrams that were written in place, with one call into the device and without
     /// copying them. `batch` is empty afterwards. Returns how many were sent, as
-    /// [`send_batch`](Self::send_batch).
+    /// [`reply_batch`](Self::reply_batch).
     ///
     /// # Errors
     ///
@@ -202,7 +228,7 @@ impl UdpSocket {
     pub fn send_buffers(&self, batch: &mut Vec<SendBuffer>) -> io::Result<usize> {
         self.trouble.take()?;
         let local = self.local_addr()?;
-        self.send_each(batch.drain(..), |buffer, out, now| {
+        self.send_all(batch.drain(..), |buffer, out, now| {
             self.push_buffer(local, buffer, out, now)
         })
     }
@@ -349,6 +375,18 @@ impl UdpSocket {
             }
             std::thread::sleep(RETRY_SEND);
         }
+    }
+}
+
+/// Whether an error is of one datagram, and says nothing of others: no way to its receiver, or no packet for it.
+fn concerns_one(error: &io::Error) -> bool {
+    match error.raw_os_error() {
+        Some(number) => matches!(
+            number,
+            libc::EMSGSIZE | libc::EHOSTUNREACH | libc::ENETUNREACH
+        ),
+        // A socket cannot send there, or may not cut it.
+        None => error.kind() == io::ErrorKind::InvalidInput,
     }
 }
 
