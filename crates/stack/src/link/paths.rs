@@ -43,6 +43,12 @@ struct Path {
     since: Instant,
 }
 
+impl Path {
+    fn is_believed(&self, now: Instant) -> bool {
+        now.saturating_since(self.since) < BELIEVED
+    }
+}
+
 impl Paths {
     pub(crate) fn new() -> Self {
         Self {
@@ -60,7 +66,7 @@ impl Paths {
             return None;
         }
         let path = *self.known.lock().get(&to)?;
-        (now.saturating_since(path.since) < BELIEVED).then_some(path.mtu)
+        path.is_believed(now).then_some(path.mtu)
     }
 
     /// A datagram that a path might not take is sent: its UDP header.
@@ -89,6 +95,12 @@ impl Paths {
             return None;
         }
         let mut known = self.known.lock();
+        // A packet that was sent before the path was found to take less says nothing against that, and nobody
+        // is believed that it takes more (RFC 8201, 4).
+        let before = known.get(&to).filter(|path| path.is_believed(now));
+        if let Some(before) = before.filter(|path| path.mtu <= mtu) {
+            return Some(before.mtu);
+        }
         if known.len() == PATHS_MAX && !known.contains_key(&to) {
             let oldest = known.iter().min_by_key(|(_, path)| path.since);
             let oldest = oldest.map(|(to, _)| *to);
@@ -142,6 +154,22 @@ mod tests {
         assert_eq!(paths.lower(FOUR, Some(600), 600, now), None);
         assert_eq!(paths.lower(SIX, Some(600), 1280, now), None);
         assert_eq!(paths.mtu(FOUR, now), Some(552));
+    }
+
+    /// It was believed to take more again, and what was sent then was lost.
+    #[test]
+    fn what_a_path_takes_is_only_lowered_while_it_is_known() {
+        let paths = Paths::new();
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        assert_eq!(paths.lower(FOUR, Some(1000), 1500, at(1)), Some(1000));
+        // Of another way there, about a packet from before.
+        assert_eq!(paths.lower(FOUR, Some(1400), 1500, at(2)), Some(1000));
+        assert_eq!(paths.mtu(FOUR, at(3)), Some(1000));
+        assert_eq!(paths.lower(FOUR, Some(900), 1500, at(4)), Some(900));
+        // As long as it was told first, and no longer.
+        assert_eq!(paths.lower(FOUR, Some(1200), 1500, at(500)), Some(900));
+        assert_eq!(paths.mtu(FOUR, at(605)), None);
+        assert_eq!(paths.lower(FOUR, Some(1200), 1500, at(605)), Some(1200));
     }
 
     #[test]
