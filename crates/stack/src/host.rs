@@ -124,7 +124,14 @@ impl Host {
         let reassemble =
             |packet: &Packet, bytes: &[u8], now| self.reassemble(packet, bytes, early, now);
         let verified = self.capabilities.checksums_verified;
-        datagram::input(frame, verified, reassemble, now)
+        let input = datagram::input(frame, verified, reassemble, now);
+        match &input {
+            // Nobody else has an address of ours. An answer would come back, and be answered, for ever.
+            Input::Datagram(datagram) if self.egress.is_local(datagram.source.ip()) => {
+                Input::Ended(Outcome::Malformed)
+            }
+            _ => input,
+        }
     }
 
     /// Adds a fragment. `early`: others of its datagram came before its first.

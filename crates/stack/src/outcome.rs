@@ -52,7 +52,7 @@ pub enum Outcome {
     OtherMac,
     /// Well formed, and nothing that this stack serves.
     Other,
-    /// Headers that contradict themselves or the frame's length.
+    /// Headers that contradict themselves or the frame's length, or name a sender that nobody can be.
     Malformed,
     /// A checksum was wrong.
     Checksum,

@@ -59,15 +59,34 @@ pub(crate) fn is_for(frame: &[u8], mac: Mac) -> bool {
     frame.len() >= ETHERNET_BYTES && (frame[0] & 1 == 1 || frame[..6] == mac)
 }
 
-/// Takes an IP frame apart.
+/// Takes an IP frame apart. One from where nobody can be is malformed.
 #[inline]
 pub(crate) fn parse(frame: &[u8]) -> Result<Packet, Outcome> {
     let ethernet = EthernetFrame::new_checked(frame).map_err(|_| Outcome::Malformed)?;
     let via = ethernet.src_addr().0;
-    match ethernet.ethertype() {
+    let packet = match ethernet.ethertype() {
         EthernetProtocol::Ipv4 => parse_ipv4(frame, via),
         EthernetProtocol::Ipv6 => parse_ipv6(frame, via),
         _ => Err(Outcome::Other),
+    }?;
+    match is_sender(packet.source) {
+        true => Ok(packet),
+        false => Err(Outcome::Malformed),
+    }
+}
+
+/// Whether a packet on a link may come from there: not from a group, everybody, or a host's own loopback (RFC 1122,
+/// 3.2.1.3; RFC 4291, 2.5.3 and 2.7), nor over IPv6 from an address of IPv4, whose answers would leave over
+/// IPv4. A host without an address is nobody yet, and may be.
+#[inline]
+fn is_sender(source: IpAddr) -> bool {
+    match source {
+        IpAddr::V4(source) => {
+            !(source.is_multicast() || source.is_broadcast() || source.is_loopback())
+        }
+        IpAddr::V6(source) => {
+            !(source.is_multicast() || source.is_loopback() || source.to_ipv4_mapped().is_some())
+        }
     }
 }
 

@@ -1,9 +1,11 @@
-//! ICMP errors that somebody made up change nothing; the same with the right quotation do.
+//! ICMP errors that somebody made up change nothing; the same with the right quotation do. Nor do
+//! packets that seem to come from where nobody can be.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 
 use plimsoll_packets::frame::{self, Packet, TcpFlags};
+use plimsoll_stack::Outcome;
 use plimsoll_stack::device::{Batch, Device};
 use plimsoll_stack::driven::Driven;
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet};
@@ -149,4 +151,30 @@ fn only_a_segment_on_its_way_shortens_its_path() {
     right[TCP_SEQUENCE] ^= 1;
     bring_in(&mut driven, &too_big(peer.ip(), ours.ip(), 1000, &right));
     assert_eq!(driven.sockets[0].payload_max_to(peer.ip()), 1000 - 28);
+}
+
+/// A datagram that seemed to come from an echo's own address and port was answered there, and where a router
+/// sent the answer back, that as well, for ever.
+#[test]
+fn what_comes_from_where_nobody_can_be_is_thrown_away() {
+    let four = ["127.0.0.1", "224.0.0.1", "255.255.255.255", "10.0.0.2"];
+    let six = ["::1", "ff02::1", "::ffff:10.0.0.1", "fd00::2"];
+    for path in ["eager", "early-demux", "soft-lrp", "polled"] {
+        let mut driven = Driven::new(path);
+        let mut taken_from = |source: &str, ours: &str| {
+            let from = SocketAddr::new(source.parse().unwrap(), 7);
+            let mut datagram = frame::udp(from, at(ours), b"echo");
+            datagram[..6].fill(0xff);
+            bring_in(&mut driven, &datagram);
+            driven.drain()
+        };
+        for (sources, ours) in [(four, "10.0.0.2:7"), (six, "[fd00::2]:7")] {
+            for source in sources {
+                assert_eq!(taken_from(source, ours), 0, "{path}: {source}");
+            }
+        }
+        // Who asks for an address has none yet.
+        assert_eq!(taken_from("0.0.0.0", "10.0.0.2:7"), 1, "{path}");
+        assert_eq!(driven.counts()[Outcome::Malformed], 8, "{path}");
+    }
 }
