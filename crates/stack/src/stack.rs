@@ -104,7 +104,15 @@ impl Stack {
     }
 
     fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(work);
+        let watched = Watched {
+            host: Arc::clone(&self.0.host),
+            name: name.to_owned(),
+        };
+        let thread = thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || {
+            let _watched = watched;
+            work();
+        });
         let thread = thread.map_err(Error::io(format!("start the thread {name}")))?;
         self.0.threads.lock().push(thread);
         Ok(())
@@ -178,6 +186,21 @@ impl Stack {
     /// Sockets have rings of their own.
     pub(crate) fn device_demultiplexes(&self) -> bool {
         self.0.host.device_demultiplexes
+    }
+}
+
+/// A thread of a stack. Where it ends by a panic, calls would wait for it for ever.
+struct Watched {
+    host: Arc<Host>,
+    name: String,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let why = format!("the thread {} has panicked", self.name);
+            self.host.fail(&io::Error::other(why));
+        }
     }
 }
 

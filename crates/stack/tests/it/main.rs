@@ -26,6 +26,7 @@ mod odd_peers;
 mod paced_udp;
 mod pacing;
 mod packet_socket;
+mod panics;
 mod placement;
 mod priority;
 mod probes;
