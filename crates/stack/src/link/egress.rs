@@ -160,8 +160,11 @@ impl Egress {
     ///
     /// # Errors
     ///
-    /// `NetworkUnreachable`: there is none, or it is many.
+    /// `NetworkUnreachable`: there is none, or it is many. `HostUnreachable`: it is this host.
     pub(crate) fn check_route(&self, destination: IpAddr) -> io::Result<()> {
+        if self.is_local(destination) {
+            return Err(host_unreachable());
+        }
         let there = self.peer.is_some() || self.has_route(destination);
         match there && self.many(destination).is_none() {
             true => Ok(()),
@@ -232,6 +235,10 @@ impl Egress {
         batch: &mut Batch,
         now: Instant,
     ) -> io::Result<()> {
+        if via.is_none() && self.is_local(destination) {
+            // Nobody answers for an address of ours.
+            return Err(host_unreachable());
+        }
         let known = via.or(self.peer).or_else(|| self.many(destination));
         let known = known.or_else(|| self.last_heard(destination));
         if let Some(mac) = known {
@@ -240,7 +247,7 @@ impl Egress {
             return Ok(());
         }
         if self.only_hears() {
-            return Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH));
+            return Err(host_unreachable());
         }
         let next = self.next_hop(destination).ok_or_else(unreachable)?;
         let resolved = self.neighbours.lock().resolve(next, frame, now);
@@ -464,6 +471,10 @@ pub(crate) fn group_mac(group: IpAddr) -> Mac {
 
 fn no_buffers() -> io::Error {
     io::Error::from_raw_os_error(libc::ENOBUFS)
+}
+
+fn host_unreachable() -> io::Error {
+    io::Error::from_raw_os_error(libc::EHOSTUNREACH)
 }
 
 fn unreachable() -> io::Error {

@@ -26,7 +26,8 @@ use crate::stack::Stack;
 ///
 /// A peer that is silent for 15 minutes while it owes an acknowledgement is given up: reading and
 /// writing return `TimedOut`. After the drop, a peer is given up that acknowledges nothing for a
-/// minute. There are no keep-alives: who only reads waits for ever for a peer that is gone.
+/// minute. Who only reads waits for ever for a peer that is gone, but for
+/// [`set_keepalive`](Self::set_keepalive).
 #[derive(Debug)]
 pub struct TcpStream {
     stack: Stack,
@@ -64,8 +65,8 @@ impl TcpStream {
     /// # Errors
     ///
     /// `ConnectionRefused`, `TimedOut`. `NetworkUnreachable`: no way there, as far as this stack or
-    /// a router knows. `HostUnreachable`: a router says so, or the
-    /// neighbour there did not answer for three seconds.
+    /// a router knows. `HostUnreachable`: a router says so, the
+    /// neighbour there did not answer for three seconds, or the stack has the address itself.
     /// `OutOfMemory`: all channels are in use. `Unsupported` on a device that
     /// shares the kernel's address: what comes back would be the kernel's.
     pub fn connect(stack: &Stack, to: impl ToSocketAddrs) -> io::Result<Self> {

@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use plimsoll_packets::frame::{self, TcpFlags};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
-use plimsoll_stack::device::{Batch, Device};
+use plimsoll_stack::device::{Batch, Device, Frame};
 use plimsoll_stack::driven::Driven;
 use plimsoll_stack::{Stack, StackConfig, TcpStream, UdpSocket};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol};
@@ -148,6 +148,36 @@ fn connecting_where_there_is_no_way_fails_at_once() {
         let error = connected.map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NetworkUnreachable, "{to}: {error}");
     }
+}
+
+/// It asked the link for its own address, and said three seconds later that nobody has it. A datagram was
+/// lost without a word.
+#[test]
+fn a_stack_does_not_reach_itself_and_says_so_at_once() {
+    let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let config = StackConfig {
+        addresses: vec![
+            "10.0.0.2/24".parse().unwrap(),
+            "fd00::2/64".parse().unwrap(),
+        ],
+        ..StackConfig::default()
+    };
+    let stack = Stack::start(device, &config).unwrap();
+    let socket = UdpSocket::bind(&stack, "[::]:0").unwrap();
+    for own in ["10.0.0.2:1", "[fd00::2]:1"] {
+        let connected = TcpStream::connect_nonblocking(&stack, own.parse().unwrap());
+        let error = connected.map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::HostUnreachable, "{own}: {error}");
+        let error = socket.send_to(b"to myself", own).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::HostUnreachable, "{own}: {error}");
+    }
+    let mut batch = Batch::new();
+    cable.receive(&mut batch, 64).unwrap();
+    let is_question = |frame: &&Frame| {
+        let ethernet = EthernetFrame::new_checked(&frame[..]).unwrap();
+        ethernet.ethertype() == EthernetProtocol::Arp
+    };
+    assert_eq!(batch.iter().filter(is_question).count(), 0);
 }
 
 /// A host that takes over another's address says so by asking for it (RFC 5227, 3). It was not heard

@@ -28,7 +28,7 @@ impl UdpSocket {
     /// # Errors
     ///
     /// `InvalidInput` or `ENETUNREACH`: no way there. `EHOSTUNREACH`: the device shares the kernel's
-    /// address, and nothing was heard of the receiver yet; nobody can be asked. `EMSGSIZE`: longer
+    /// address, and nothing was heard of the receiver yet; nobody can be asked. Or it is the stack's own. `EMSGSIZE`: longer
     /// than a datagram can be. [`TooLong`]: it would be cut, and the socket was told not to. What an ICMP error told. `WouldBlock`: the device has no room or no buffer, and the
     /// socket is non-blocking or the write timeout is over. `ENOBUFS`: all buffers were in use for a
     /// second; the program may hold them itself.
