@@ -6,7 +6,8 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
@@ -201,5 +202,38 @@ fn a_lack_of_threads_passes() {
         let told = run("dig @10.0.0.1 +tcp +short +tries=1 +timeout=10 n.a");
         assert_eq!(told, "192.0.2.1\n");
         server.stop();
+    });
+}
+
+/// Its thread waited for ever, and the server for it: it could not be ended.
+#[test]
+fn a_client_that_takes_no_answers_keeps_no_server_from_its_end() {
+    with_link(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let zone = directory.path().join("zone");
+        let text = "x".repeat(200);
+        let records = format!("n 1 IN TXT \"{text}\"\n").repeat(100);
+        fs::write(
+            &zone,
+            format!("$ORIGIN a.\n@ 1 IN SOA n m 1 2 3 4 5\n{records}"),
+        )
+        .unwrap();
+        let mut server = Server::start(&format!("dns --port 53 --zone {}", zone.display()));
+        let mut client = eventually("a connection", || TcpStream::connect("10.0.0.1:53").ok());
+        client.set_nonblocking(true).unwrap();
+        // The text of n.a, of which an answer is 20 KB.
+        let query = b"\0\x15\0\x01\0\0\0\x01\0\0\0\0\0\0\x01n\x01a\0\0\x10\0\x01";
+        // Until nobody takes any more for a while.
+        let (mut last, quiet) = (Instant::now(), Duration::from_secs(1));
+        while last.elapsed() < quiet {
+            match client.write(query) {
+                Ok(written) if written == query.len() => last = Instant::now(),
+                Ok(_) => break,
+                Err(_) => thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        kill(Pid::from_raw(server.0.id().cast_signed()), Signal::SIGINT).unwrap();
+        let status = eventually("its end", || server.0.try_wait().unwrap());
+        assert!(status.success(), "{status}");
     });
 }

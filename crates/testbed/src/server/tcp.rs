@@ -10,7 +10,7 @@ use super::network::Network;
 use super::{LOOK, Pace, is_lack, is_retry};
 use crate::interrupt;
 
-/// A connection. Reading gives up after [`LOOK`], so that the interrupt flag is seen.
+/// A connection. Reading and writing give up after [`LOOK`], so that the interrupt flag is seen.
 pub(super) trait Connection: Read + Write + Send {}
 impl Connection for TcpStream {}
 impl Connection for plimsoll_stack::TcpStream {}
@@ -38,6 +38,7 @@ pub(super) fn serve_each(
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(LOOK))?;
+                stream.set_write_timeout(Some(LOOK))?;
                 stream.set_nodelay(true)?;
                 if let Some(pace) = pace {
                     pace.limit(&stream)?;
@@ -51,7 +52,7 @@ pub(super) fn serve_each(
             accept_each(most, serve, || {
                 let (stream, _) = listener.accept()?;
                 stream.set_read_timeout(Some(LOOK))?;
-                stream.set_write_timeout(Some(IDLE))?;
+                stream.set_write_timeout(Some(LOOK))?;
                 stream.set_nodelay(true)?;
                 Ok(stream)
             })

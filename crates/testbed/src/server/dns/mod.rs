@@ -100,9 +100,12 @@ impl Server<'_> {
             message.clear();
             message.extend_from_slice(&(answer.len() as u16).to_be_bytes());
             message.extend_from_slice(&answer);
-            let sent = connection.write_all(&message);
-            self.counters.count_sent(sent.is_ok());
-            sent?;
+            let sent = write_whole(connection, &message);
+            let is_sent = matches!(sent, Ok(true));
+            self.counters.count_sent(is_sent);
+            if !is_sent {
+                return sent.map(drop);
+            }
         }
         Ok(())
     }
@@ -110,12 +113,23 @@ impl Server<'_> {
 
 /// Fills `bytes`. False: the client closed or was silent for too long.
 fn read_whole(connection: &mut dyn Connection, bytes: &mut [u8]) -> io::Result<bool> {
-    let (mut read, mut silent) = (0, Duration::ZERO);
-    while read < bytes.len() {
-        match connection.read(&mut bytes[read..]) {
+    move_all(bytes.len(), |read| connection.read(&mut bytes[read..]))
+}
+
+/// Writes `bytes`. False: the client took nothing for too long.
+fn write_whole(connection: &mut dyn Connection, bytes: &[u8]) -> io::Result<bool> {
+    move_all(bytes.len(), |written| connection.write(&bytes[written..]))
+}
+
+/// Moves so many bytes by a call that is told how many it has moved and moves some. False: there are no
+/// more, or none for too long.
+fn move_all(bytes: usize, mut some: impl FnMut(usize) -> io::Result<usize>) -> io::Result<bool> {
+    let (mut moved, mut silent) = (0, Duration::ZERO);
+    while moved < bytes {
+        match some(moved) {
             Ok(0) => return Ok(false),
             Ok(more) => {
-                read += more;
+                moved += more;
                 silent = Duration::ZERO;
             }
             Err(error) if is_retry(&error) => {
