@@ -76,6 +76,8 @@ pub(crate) use thread::Worker;
 
 /// How often it is looked whether all has been sent.
 const FINISH_LOOK: Duration = Duration::from_millis(1);
+/// How often places are looked for that nobody needs, where there are no others.
+const PLACES_LOOK: Duration = Duration::from_secs(1);
 
 /// What has a channel.
 #[derive(Clone, Debug)]
@@ -106,6 +108,8 @@ pub(crate) struct Tcp {
     outgoing: Arc<Account>,
     /// For those.
     ports: PortsInARow,
+    /// When places are looked for again.
+    places_look_at: Mutex<Instant>,
 }
 
 impl Tcp {
@@ -118,6 +122,7 @@ impl Tcp {
             timers: Mutex::default(),
             departures: Departures::new(config.connections_max),
             ports: PortsInARow::new(),
+            places_look_at: Mutex::new(Instant::ZERO),
         }
     }
 
@@ -199,12 +204,31 @@ impl Tcp {
     }
 
     fn sending(&self, now: Instant) -> Vec<Arc<Connection>> {
-        let endpoints = self.endpoints.lock().values().cloned().collect::<Vec<_>>();
-        let connections = endpoints.into_iter().filter_map(|endpoint| match endpoint {
-            Endpoint::Connection(connection) => Some(connection),
+        let connections = self.connections().into_iter();
+        connections.filter(|one| one.is_sending(now)).collect()
+    }
+
+    fn connections(&self) -> Vec<Arc<Connection>> {
+        let endpoints = self.endpoints.lock();
+        let connections = endpoints.values().filter_map(|endpoint| match endpoint {
+            Endpoint::Connection(connection) => Some(Arc::clone(connection)),
             Endpoint::Listener(_) => None,
         });
-        connections.filter(|one| one.is_sending(now)).collect()
+        connections.collect()
+    }
+
+    /// There was no place for a connection: those whose owners are gone and whose peers are silent lose
+    /// theirs, for who tries again.
+    fn make_places(&self, host: &Host, now: Instant) {
+        let mut look_at = self.places_look_at.lock();
+        if now < *look_at {
+            return;
+        }
+        *look_at = now + PLACES_LOOK;
+        drop(look_at);
+        let silent = self.connections().into_iter();
+        let silent = silent.filter(|one| one.is_left_alone(now));
+        silent.for_each(|one| one.abort(host, now));
     }
 
     /// The endpoint is gone. To be called before the table gives its channel to another one,

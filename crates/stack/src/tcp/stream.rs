@@ -154,6 +154,11 @@ impl TcpStream {
             let mut table = host.table.lock();
             let bound = table.open_connection(ends.0, ends.1, &host.tcp.outgoing)?;
             Ok((ends, bound))
+        })
+        .inspect_err(|error| {
+            if error.kind() == io::ErrorKind::OutOfMemory {
+                host.tcp.make_places(host, clock::now());
+            }
         })?;
         let channel = bound.channel;
         let connection = Connection::connect(host, ends, bound).inspect_err(|_| {

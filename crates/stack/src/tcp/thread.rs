@@ -353,7 +353,7 @@ impl Worker {
         if !listener.reserve(&self.host) {
             return self.answer_with_cookie(listener, ends, (&frame, packet), now);
         }
-        if let Some(connection) = self.admit(listener, ends) {
+        if let Some(connection) = self.admit(listener, ends, now) {
             let turned = connection.receive_one(&self.host, frame, packet, now);
             self.begin(&connection, turned, now);
         }
@@ -407,7 +407,7 @@ impl Worker {
         if !listener.reserve_returned() {
             return listener.account.count(Outcome::Backlog);
         }
-        let Some(connection) = self.admit(listener, (syn.local, syn.remote)) else {
+        let Some(connection) = self.admit(listener, (syn.local, syn.remote), now) else {
             return;
         };
         let again = handshake::again(&syn, &frame, packet, self.host.device.pool());
@@ -428,10 +428,12 @@ impl Worker {
         &mut self,
         listener: &Arc<Listener>,
         ends: (SocketAddr, SocketAddr),
+        now: Instant,
     ) -> Option<Arc<Connection>> {
         let Ok(connection) = self.make(listener, ends) else {
             listener.unreserve(&self.host);
             listener.account.count(Outcome::Backlog);
+            self.tcp().make_places(&self.host, now);
             return None;
         };
         let connection = Arc::new(connection);

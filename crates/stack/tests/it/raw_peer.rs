@@ -232,6 +232,32 @@ fn what_is_closed_here_gives_its_place_back_before_the_peer_closes() {
     }
 }
 
+/// A client that asked and then went without a word held a place for a minute: eleven in a second kept all others
+/// from a server with places for some hundred.
+#[test]
+fn who_acknowledges_nothing_after_the_drop_gives_way_to_who_has_no_place() {
+    let mut driven = Driven::without_cookies("soft-lrp");
+    // There are four places, one of them the listener's.
+    let gone: Vec<_> = (5001..=5003)
+        .map(|port| {
+            let (peer, mut stream) = Peer::connect(&mut driven, port);
+            stream.write_all(b"answer").unwrap();
+            peer
+        })
+        .collect();
+    let resets = |driven: &mut Driven| sent(driven).iter().filter(|one| one.rst).count();
+    // Nobody wants their places.
+    driven.work_in(30 * SECOND);
+    assert_eq!(resets(&mut driven), 0);
+    let mut next = Peer::new(5004);
+    next.send_in(&mut driven, 31 * SECOND, TcpFlags::SYN);
+    assert_eq!(resets(&mut driven), 3);
+    next.send_in(&mut driven, 32 * SECOND, TcpFlags::SYN);
+    let answer = next.take(&mut driven);
+    assert!(answer.len() == 1 && answer[0].syn, "{answer:?}");
+    drop(gone);
+}
+
 /// Who closes one direction only still reads.
 #[test]
 fn what_is_closed_one_way_goes_on_the_other() {

@@ -21,6 +21,8 @@ const GIVEN_UP: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// How long a closed connection may go without an acknowledgement (Linux: `tcp_fin_timeout`).
 const LINGER: Duration = Duration::from_secs(60);
+/// The same where others want its place: some retransmissions were not acknowledged either.
+const LINGER_CROWDED: Duration = Duration::from_secs(5);
 
 /// What an ended connection gives back.
 #[derive(Debug)]
@@ -71,7 +73,16 @@ impl Connection {
         inner.abandoned && inner.consumer.is_some() && waits
     }
 
-    /// The listener is gone before anybody accepted, or the stack before all was sent: a reset.
+    /// Whether its owner is gone, and its peer acknowledges nothing.
+    pub(in crate::tcp) fn is_left_alone(&self, now: Instant) -> bool {
+        let inner = self.inner.lock();
+        let silent = inner.owed_since.map(|since| now.saturating_since(since));
+        let is_closing = inner.abandoned && inner.consumer.is_some();
+        is_closing && silent.is_some_and(|silent| silent >= LINGER_CROWDED)
+    }
+
+    /// The listener is gone before anybody accepted, the stack before all was sent, or others want its
+    /// place: a reset.
     pub(in crate::tcp) fn abort(&self, host: &Host, now: Instant) {
         let mut inner = self.inner.lock();
         inner.listener = None;
