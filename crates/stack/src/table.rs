@@ -8,9 +8,9 @@ mod endpoints;
 mod group;
 mod slot;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -65,6 +65,8 @@ pub(crate) struct Table {
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
     groups: Groups,
+    /// Where connected UDP sockets were bound, of which the demultiplexer knows nothing any more.
+    held: HashMap<ChannelId, SocketAddr>,
     /// Channels that the TCP thread has to look at.
     ready: Arc<Ready>,
     /// Where it is noted what waits for no call.
@@ -109,6 +111,7 @@ impl Table {
             slots: Vec::with_capacity(all),
             free: Vec::with_capacity(all),
             groups: Groups::default(),
+            held: HashMap::new(),
             ready: Arc::new(ready.map_err(Error::io("make an event descriptor"))?),
             notes: None,
             touched: Vec::with_capacity(all),

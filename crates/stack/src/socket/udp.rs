@@ -140,7 +140,6 @@ impl UdpSocket {
             Self::with(stack, at, bound, account, Place::Alone)
         };
         match at.port() {
-            // The device knows more: a connected socket keeps its port there.
             0 => on_a_free_port(at_random, bind),
             port => bind(port),
         }

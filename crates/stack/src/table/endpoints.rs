@@ -22,6 +22,9 @@ impl Table {
         account: &Arc<Account>,
     ) -> io::Result<Bound> {
         let tcp = protocol == Protocol::Tcp;
+        if !tcp {
+            self.check_free(local)?;
+        }
         let waker = match tcp {
             true => Arc::clone(&self.ready.waker),
             false => Arc::new(Waker::new()?),
@@ -44,6 +47,7 @@ impl Table {
         local: SocketAddr,
         account: &Arc<Account>,
     ) -> io::Result<(Bound, bool)> {
+        self.check_free(local)?;
         let bound = self.create(&Arc::new(Waker::new()?), false, Some(account))?;
         let joined = self.groups.join(local, bound.channel);
         let made = match joined {
@@ -69,6 +73,14 @@ impl Table {
         Ok((bound, true))
     }
 
+    /// A connected socket keeps its address, although it gets what comes from its peer alone.
+    fn check_free(&self, local: SocketAddr) -> io::Result<()> {
+        match self.held.values().any(|held| *held == local) {
+            true => Err(error::address_in_use(local)),
+            false => Ok(()),
+        }
+    }
+
     /// Whether other sockets go on at the address when this one is closed.
     pub(crate) fn has_others(&self, channel: ChannelId) -> bool {
         self.groups.has_others(channel)
@@ -88,6 +100,7 @@ impl Table {
         let connected = self.demux.connect(protocol, local, remote, channel);
         connected.map_err(|error| refused(local, &error))?;
         self.demux.unbind(protocol, bound);
+        self.held.insert(channel, bound);
         Ok(())
     }
 
@@ -175,6 +188,7 @@ impl Table {
             None => self.demux.unbind(protocol, local),
         };
         self.groups.leave(channel);
+        self.held.remove(&channel);
         self.remove(channel);
     }
 }

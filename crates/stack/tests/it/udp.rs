@@ -155,6 +155,30 @@ fn a_connected_socket_hears_its_peer_alone() {
     }
 }
 
+/// On AF_XDP it was refused, elsewhere a second socket had the rest of the first one's datagrams.
+#[test]
+fn a_connected_socket_keeps_its_address_until_it_is_closed() {
+    let (_one, other) = pair("soft-lrp");
+    for at in ["10.0.0.2:7", "[fd00::2]:7", "[::]:7"] {
+        let connected = bind(&other, at);
+        let peer = if at.contains("fd00") {
+            "[fd00::1]:1"
+        } else {
+            "10.0.0.1:1"
+        };
+        connected.connect(peer).unwrap();
+        for again in [
+            UdpSocket::bind(&other, at),
+            UdpSocket::bind_shared(&other, at),
+        ] {
+            let again = again.map(|_| ()).map_err(|error| error.kind());
+            assert_eq!(again, Err(ErrorKind::AddrInUse), "{at}");
+        }
+        drop(connected);
+        bind(&other, at);
+    }
+}
+
 #[test]
 fn non_blocking_and_deadlines() {
     let (one, other) = pair("soft-lrp");
