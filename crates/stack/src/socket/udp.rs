@@ -103,7 +103,8 @@ impl UdpSocket {
     /// # Errors
     ///
     /// `AddrInUse`: another socket has it. `AddrNotAvailable`: it is no address
-    /// of this stack. `OutOfMemory`: all channels are in use.
+    /// of this stack. `OutOfMemory`: all channels are in use. `InvalidInput`: with AF_XDP and `ni-lrp`,
+    /// the thread is in another network namespace than the interface.
     pub fn bind(stack: &Stack, at: impl ToSocketAddrs) -> io::Result<Self> {
         first_that_works(at, |at| Self::bind_one(stack, at))
     }

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket as KernelSocket};
 use std::path::Path;
 use std::process::Command;
 
+use plimsoll_kernel::namespace;
 use plimsoll_stack::device::Device;
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::recording::Recording;
@@ -296,6 +297,18 @@ fn the_same_udp_port_twice_is_refused_and_free_after_the_first_is_gone() {
                 drop(first);
             }
         }
+    });
+}
+
+/// It said "Invalid argument", or "No such device".
+#[test]
+fn a_thread_of_another_namespace_is_told_so() {
+    Lan::create(|| {
+        let stack = Stack::start(xdp(&owned()), &config("ni-lrp")).unwrap();
+        let bind = || UdpSocket::bind(&stack, "10.0.0.2:7").map(|_| ());
+        let error = namespace::in_new(bind).unwrap().unwrap_err();
+        assert!(error.to_string().contains("network namespace"), "{error}");
+        bind().unwrap();
     });
 }
 

@@ -194,7 +194,13 @@ impl Socket {
         let socket = sys::socket()?;
         let (receive, transmit) = own_rings(&socket, &queue.config, queue.pool.chunk_bytes())?;
         let umem_of = Some(&queue.first);
-        sys::bind(&socket, queue.ifindex, queue.config.queue, 0, umem_of)?;
+        let bound = sys::bind(&socket, queue.ifindex, queue.config.queue, 0, umem_of);
+        bound.map_err(
+            |error| match sys::are_of_one_namespace(&socket, &queue.first) {
+                true => error,
+                false => is_elsewhere(),
+            },
+        )?;
         apply_busy_poll(&socket, queue.config.busy_poll)?;
         Ok(Self {
             own: Some(socket),
@@ -417,6 +423,13 @@ impl Device for Socket {
             },
         )
     }
+}
+
+/// A socket is of the namespace that its thread is in, and the kernel says only that something is wrong.
+fn is_elsewhere() -> io::Error {
+    let why = "this thread is in another network namespace than the interface: bind sockets on a thread of \
+        the one where the device was opened";
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 fn own_rings(

@@ -101,6 +101,13 @@ pub(super) fn bind(
     })
 }
 
+/// Whether both are of one network namespace, as far as the kernel tells (Linux 5.14).
+pub(super) fn are_of_one_namespace(one: &OwnedFd, other: &OwnedFd) -> bool {
+    let [one, other] =
+        [one, other].map(|fd| get_of::<u64>(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE).ok());
+    one == other
+}
+
 /// Has the kernel look at the transmit ring.
 pub(super) fn kick_transmit(socket: &OwnedFd) -> io::Result<()> {
     let flags = libc::MSG_DONTWAIT;
