@@ -240,7 +240,7 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// None; as in the standard library.
+    /// None, also after the connection has ended, where the standard library returns `NotConnected`.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if matches!(how, Shutdown::Read | Shutdown::Both) {
             self.read_shut.store(true, Ordering::Relaxed);
