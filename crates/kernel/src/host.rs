@@ -97,7 +97,7 @@ pub fn check_release() -> Result<(), HostError> {
     }
 }
 
-/// Whether tasks may preempt the kernel's receiving (PREEMPT_RT).
+/// Whether tasks may preempt the kernel's receiving (`PREEMPT_RT`).
 #[must_use]
 pub fn preempts_receiving() -> bool {
     let version = uname().map(|kernel| kernel.version().to_string_lossy().into_owned());
