@@ -28,6 +28,7 @@
 
 use std::future::Future;
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -306,18 +307,25 @@ impl Shared {
     /// Lets the sleep at `place` wake `waker` from now on. False if it has fired: another
     /// thread may do so between a task's look at the clock and this.
     fn rewake(&self, place: usize, waker: &Waker) -> bool {
+        // What is replaced is dropped when the lock is given back: with a waker its task may go,
+        // and with that other sleeps.
+        let mut replaced = Some(waker.clone());
         let mut pending = self.lock();
         let known = &mut pending.sleeps[place].waker;
-        if known.is_some() {
-            *known = Some(waker.clone());
+        let still_waits = known.is_some();
+        if still_waits {
+            mem::swap(known, &mut replaced);
         }
-        known.is_some()
+        drop(pending);
+        still_waits
     }
 
     fn remove(&self, place: usize) {
         let mut pending = self.lock();
         let waiting = pending.sleeps.remove(place);
         pending.events.cancel(waiting.event);
+        // Before its waker goes, as above.
+        drop(pending);
     }
 
     /// Registers the backup with the current runtime's driver. A task waits for
@@ -416,7 +424,53 @@ impl Drop for Sleep {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::task::Wake;
+    use std::thread;
+
     use super::*;
+
+    /// A task that goes with its last waker, as those of simple executors do, and a sleep in it.
+    struct Task {
+        _sleep: Sleep,
+    }
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    /// A sleep that waits, known by the waker of a task that has another such sleep.
+    fn sleep_of_a_task(time: &SoftTime) -> Sleep {
+        let span = Duration::from_secs(3600);
+        let mut inner = time.sleep(span);
+        assert!(inner.wait(Waker::noop()).is_pending());
+        let mut sleep = time.sleep(span);
+        let task = Arc::new(Task { _sleep: inner });
+        assert!(sleep.wait(&Waker::from(task)).is_pending());
+        sleep
+    }
+
+    /// The waker had been dropped under the lock that the sleep in its task takes: for ever.
+    #[test]
+    fn a_waker_that_takes_a_sleep_along_is_dropped_without_the_lock() {
+        let (sender, done) = mpsc::channel();
+        // Not awaited: it would not come back.
+        thread::spawn(move || {
+            let time = SoftTime::new(SoftTimeConfig::default()).unwrap();
+            let mut builder = Builder::new_current_thread();
+            time.install(&mut builder);
+            builder.build().unwrap().block_on(async {
+                let mut polled_by_another = sleep_of_a_task(&time);
+                assert!(polled_by_another.wait(Waker::noop()).is_pending());
+                drop(sleep_of_a_task(&time));
+                drop(polled_by_another);
+                assert!(time.0.lock().sleeps.is_empty());
+            });
+            sender.send(()).unwrap();
+        });
+        let ended = done.recv_timeout(Duration::from_secs(20));
+        ended.expect("a sleep waits for its own lock");
+    }
 
     /// Another worker fires a sleep just after its task found the time not yet come. The task
     /// left a waker that nobody would ever wake, and slept for ever.
