@@ -52,6 +52,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 
+use plimsoll_kernel::meter::monotonic_ns;
+
 pub use departures::{DEPARTURES_MAX, Departures};
 pub use lengths::{IMIX_BYTES, imix_payload};
 pub use report::{DepartureError, End, Lag, Report};
@@ -66,6 +68,7 @@ use call::{Call, Running};
 use frame::Template;
 use interface::Interface;
 use program::Program;
+use report::Span;
 
 /// How often a running blast is looked after. It ends by itself, to the frame;
 /// this only decides when the call is told to return.
@@ -148,27 +151,32 @@ impl Blast {
         self.program.arm(self.spec.seed);
         let result = self.send(stop);
         let (progress, errors) = self.program.outcome();
-        let report = result.and_then(|()| Report::new(&self.spec, &progress, errors));
+        let report = result.and_then(|span| Report::new(&self.spec, &progress, span, errors));
         self.program.disarm();
         report
     }
 
-    fn send(&self, stop: &Stop) -> Result<(), Error> {
+    /// Returns when the call began, and when it was told to end.
+    fn send(&self, stop: &Stop) -> Result<Span, Error> {
+        let began_ns = monotonic_ns();
         let running = Running::start(self.call()?)?;
         let end = Instant::now() + self.spec.bound.time + GRACE;
-        let mut outcome = Ok(());
+        let (mut outcome, mut told_ns) = (Ok(()), None);
         while !running.is_finished() {
             let finished = self.program.is_finished().unwrap_or_else(|error| {
                 outcome = Err(error);
                 true
             });
             if finished || stop.requested() || Instant::now() >= end {
+                told_ns.get_or_insert_with(monotonic_ns);
                 running.interrupt();
             }
             // The thread unparks this one when it ends.
             thread::park_timeout(LOOK);
         }
-        running.join().and(outcome)
+        running.join().and(outcome)?;
+        let told_ns = told_ns.unwrap_or_else(monotonic_ns);
+        Ok(Span { began_ns, told_ns })
     }
 
     /// One run of the disarmed program tells whether the kernel has live frames.

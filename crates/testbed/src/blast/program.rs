@@ -24,6 +24,8 @@ pub(super) use skeleton::types::blast_progress as Progress;
 use skeleton::types::{blast_constants as Constants, blast_schedule_kind as Kind};
 
 const TICK_BITS: u32 = Constants::TICK_BITS.0;
+/// A generator that did not run for so long was away.
+pub(super) const ABSENCE_NS: u64 = Constants::ABSENCE_NS.0 as u64;
 
 /// The loaded program, and the tracing program that watches its frames leave.
 pub(super) struct Program {

@@ -27,7 +27,8 @@ pub struct Report {
     /// Refused before they reached the ring: the link was down, its other end
     /// does not receive by NAPI, or the frame exceeds its MTU.
     pub failed: u64,
-    /// Length of the blast in seconds, the gap after the last frame included.
+    /// Length of the blast in seconds, the gap after the last frame included. If it was
+    /// stopped, until then, whether or not the generator had its CPU at last.
     pub elapsed_s: f64,
     /// `offered` per second.
     pub offered_pps: f64,
@@ -81,7 +82,7 @@ pub struct Lag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// [`super::Bound::time`] was over.
+    /// [`super::Bound::time`] was over, perhaps without the generator.
     Time,
     /// [`super::Bound::frames`] had departed.
     Frames,
@@ -89,18 +90,50 @@ pub enum End {
     Stopped,
 }
 
-impl Report {
-    pub(super) fn new(spec: &Spec, progress: &Progress, errors: &[u64]) -> Result<Self, Error> {
-        let end = match progress.finished {
-            0 => End::Stopped,
-            _ if progress.departed >= spec.frames_max() => End::Frames,
-            _ => End::Time,
+/// When a blast's call began and when it was told to end, in nanoseconds of the kernel's
+/// monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) began_ns: u64,
+    pub(super) told_ns: u64,
+}
+
+impl Span {
+    /// How long a blast lasted that did not come to its end by itself. The generator may have
+    /// been off its CPU at last, or all the time, and what it missed then it did not send.
+    fn elapsed_ns(self, progress: &Progress) -> u64 {
+        let first_ns = match progress.origin_ns {
+            0 => self.began_ns,
+            origin_ns => origin_ns,
         };
-        let elapsed_ns = match end {
-            End::Stopped => progress.seen_ns,
-            End::Time | End::Frames => progress.elapsed_ns,
+        self.told_ns.saturating_sub(first_ns).max(progress.seen_ns)
+    }
+}
+
+impl Report {
+    pub(super) fn new(
+        spec: &Spec,
+        progress: &Progress,
+        span: Span,
+        errors: &[u64],
+    ) -> Result<Self, Error> {
+        let is_finished = progress.finished != 0;
+        let elapsed_ns = match is_finished {
+            true => progress.elapsed_ns,
+            false => span.elapsed_ns(progress),
         };
         let elapsed = Duration::from_nanos(elapsed_ns).min(spec.bound.time);
+        let end = match is_finished {
+            true if progress.departed >= spec.frames_max() => End::Frames,
+            false if elapsed < spec.bound.time => End::Stopped,
+            _ => End::Time,
+        };
+        // Without a schedule the program does not look when it was away.
+        let away_ns = match spec.schedule {
+            Schedule::Unlimited => 0,
+            _ if is_finished => 0,
+            _ => elapsed_ns.saturating_sub(progress.seen_ns),
+        };
         let offered_pps = if elapsed.is_zero() {
             0.0
         } else {
@@ -121,7 +154,7 @@ impl Report {
             requested_pps,
             rate_error: requested_pps.map(|requested| offered_pps / requested - 1.0),
             departure_error,
-            lag: Lag::new(progress),
+            lag: Lag::new(progress, away_ns),
             batch_runs: program::batch_runs(spec),
             frame_bytes: spec.flow.frame_bytes(),
             end,
@@ -130,12 +163,15 @@ impl Report {
 }
 
 impl Lag {
-    fn new(progress: &Progress) -> Self {
+    /// `away_ns`: how long the generator had been away when the blast was ended.
+    fn new(progress: &Progress, away_ns: u64) -> Self {
         let seconds = |nanos| Duration::from_nanos(nanos).as_secs_f64();
+        let away_ns = Some(away_ns).filter(|away_ns| *away_ns >= program::ABSENCE_NS);
+        let last_ns = away_ns.unwrap_or(0);
         Self {
-            absences: progress.absences,
-            absent_s: seconds(progress.absent_ns),
-            longest_ns: progress.absence_max_ns,
+            absences: progress.absences + u64::from(away_ns.is_some()),
+            absent_s: seconds(progress.absent_ns + last_ns),
+            longest_ns: progress.absence_max_ns.max(last_ns),
             given_up_s: seconds(program::ticks_to_nanos(progress.given_up_ticks)),
         }
     }
@@ -220,7 +256,88 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spec::{Flow, Transport};
     use super::*;
+
+    const MILLI_NS: u64 = 1_000_000;
+
+    /// 10,000 frames a second for ten seconds.
+    fn spec() -> Spec {
+        let flow = Flow {
+            source: std::net::IpAddr::from([198, 18, 0, 1]).into(),
+            source_ports: 1..=1,
+            destination: [198, 18, 0, 2].into(),
+            destination_ports: 9..=9,
+            transport: Transport::TcpSyn,
+        };
+        let schedule = Schedule::Fixed { rate_pps: 10_000 };
+        Spec::new("load0", [2; 6], flow, schedule)
+    }
+
+    /// A blast that began at 5 s and was told to end `after_ms`; what it had done by then.
+    fn ended(after_ms: u64, progress: Progress) -> Report {
+        let began_ns = 5000 * MILLI_NS;
+        let span = Span {
+            began_ns,
+            told_ns: began_ns + after_ms * MILLI_NS,
+        };
+        Report::new(&spec(), &progress, span, &[0; 976]).unwrap()
+    }
+
+    /// It had been the rate of the time in which the generator ran: as if the flood had been
+    /// there all the time.
+    #[test]
+    fn a_generator_that_got_no_cpu_at_last_offered_less() {
+        let starved = Progress {
+            origin_ns: 5000 * MILLI_NS,
+            seen_ns: 200 * MILLI_NS,
+            departed: 2000,
+            absences: 1,
+            absent_ns: MILLI_NS,
+            absence_max_ns: MILLI_NS,
+            ..Progress::default()
+        };
+        let report = ended(1000, starved);
+        assert_eq!((report.end, report.elapsed_s), (End::Stopped, 1.0));
+        assert!((report.offered_pps - 2000.0).abs() < 1e-9, "{report}");
+        assert!((report.rate_error.unwrap() + 0.8).abs() < 1e-9, "{report}");
+        assert_eq!((report.lag.absences, report.lag.absent_s), (2, 0.801));
+        assert_eq!(report.lag.longest_ns, 800 * MILLI_NS);
+        // Until its bound was over.
+        let report = ended(11_000, starved);
+        assert_eq!((report.end, report.elapsed_s), (End::Time, 10.0));
+    }
+
+    #[test]
+    fn a_generator_that_never_ran_offered_nothing_all_the_time() {
+        let report = ended(1000, Progress::default());
+        assert_eq!((report.elapsed_s, report.offered_pps), (1.0, 0.0));
+        assert_eq!(report.rate_error, Some(-1.0));
+        assert_eq!(report.lag.longest_ns, 1000 * MILLI_NS);
+    }
+
+    #[test]
+    fn a_generator_that_ran_to_the_end_was_not_away() {
+        let ran = Progress {
+            origin_ns: 5000 * MILLI_NS,
+            // It ends a batch after it was told.
+            seen_ns: 1001 * MILLI_NS,
+            departed: 10_010,
+            ..Progress::default()
+        };
+        let report = ended(1000, ran);
+        assert_eq!((report.end, report.lag.absences), (End::Stopped, 0));
+        assert!((report.elapsed_s - 1.001).abs() < 1e-9, "{report}");
+        let finished = Progress {
+            finished: 1,
+            elapsed_ns: 10_000 * MILLI_NS,
+            seen_ns: 9000 * MILLI_NS,
+            ..ran
+        };
+        let report = ended(10_500, finished);
+        assert_eq!((report.end, report.elapsed_s), (End::Time, 10.0));
+        assert_eq!(report.lag.absences, 0);
+    }
 
     #[test]
     fn percentiles_come_from_the_buckets() {

@@ -41,8 +41,6 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
  * receiver who pays for them. */
 #define GROUP_WAIT_NS 3000
 #define ABOUT_TO_COME_NS 2500
-/* Runs further apart than this mean that the thread was not on its CPU. */
-#define ABSENCE_NS 100000
 
 const volatile struct blast_flow flow;
 const volatile struct blast_schedule schedule;

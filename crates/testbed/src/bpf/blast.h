@@ -18,6 +18,8 @@
 
 enum blast_constants {
 	TICK_BITS = 16,
+	/* Runs further apart than this mean that the thread was not on its CPU. */
+	ABSENCE_NS = 100000,
 	/* The longest header: Ethernet 14, IPv6 40, TCP 20 with 20 of options;
 	 * rounded up to whole 8-byte words. */
 	HEADER_MAX_BYTES = 96,
