@@ -42,6 +42,8 @@ pub fn measure(
     plan: Plan,
     mut progress: impl FnMut(&str),
 ) -> Result<Document, Error> {
+    // Before there is anything to be left behind; not every workload makes a testbed.
+    interrupt::install()?;
     progress("cost of the probes");
     let cost = ProbeCost::measure()?;
     let mut measured = Vec::new();

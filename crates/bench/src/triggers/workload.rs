@@ -1,10 +1,9 @@
 //! Workloads whose trigger states are worth knowing: today's kin of the paper's
 //! six.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Seek, Write};
 use std::net::UdpSocket;
-use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -81,17 +80,21 @@ pub(super) enum Load {
     /// Nothing runs.
     Nothing,
     /// nginx and wrk.
-    Web {
-        wrk: JoinHandle<Result<f64, TestbedError>>,
-        /// Outlives wrk, which runs in it.
-        hosts: Arc<Hosts>,
-    },
+    Web(Web),
     /// Threads that work until told to stop.
     Threads(Workers),
 }
 
+/// A web server and its client.
+pub(super) struct Web {
+    /// Taken when it is waited for.
+    wrk: Option<JoinHandle<Result<f64, TestbedError>>>,
+    /// With wrk, which runs in them, until that has ended.
+    hosts: Arc<Hosts>,
+}
+
 /// What nginx runs in; ended in this order.
-pub(super) struct Hosts {
+struct Hosts {
     _compute: Option<Process>,
     nginx: Nginx,
     testbed: Testbed,
@@ -101,15 +104,34 @@ impl Load {
     pub(super) fn start(workload: Workload, seconds: u32) -> Result<Self, Error> {
         Ok(match workload {
             Workload::Idle => Self::Nothing,
-            Workload::Nginx => Self::web(seconds, false)?,
-            Workload::NginxCompute => Self::web(seconds, true)?,
+            Workload::Nginx => Self::Web(Web::start(seconds, false)?),
+            Workload::NginxCompute => Self::Web(Web::start(seconds, true)?),
             Workload::Build => Self::Threads(build()?),
             Workload::Files => Self::Threads(files()?),
             Workload::Media => Self::Threads(media()?),
         })
     }
 
-    fn web(seconds: u32, compute: bool) -> Result<Self, Error> {
+    /// The CPU that the workload is bound to.
+    pub(super) fn cpu(&self) -> Option<usize> {
+        match self {
+            Self::Web(web) => Some(web.hosts.testbed.test().cpu()),
+            _ => None,
+        }
+    }
+
+    /// Ends it: the work per second that it did.
+    pub(super) fn stop(self) -> Result<Option<f64>, Error> {
+        match self {
+            Self::Nothing => Ok(None),
+            Self::Web(mut web) => Ok(web.end().transpose()?),
+            Self::Threads(workers) => Ok(workers.stop()),
+        }
+    }
+}
+
+impl Web {
+    fn start(seconds: u32, compute: bool) -> Result<Self, Error> {
         let testbed = Testbed::create(plimsoll_testbed::Config::default())?;
         Placement::Softirq {
             holdoff: Duration::from_micros(30),
@@ -138,28 +160,24 @@ impl Load {
                 Ok(served.requests_per_second)
             }
         });
-        Ok(Self::Web { wrk, hosts })
+        Ok(Self {
+            wrk: Some(wrk),
+            hosts,
+        })
     }
 
-    /// The CPU that the workload is bound to.
-    pub(super) fn cpu(&self) -> Option<usize> {
-        match self {
-            Self::Web { hosts, .. } => Some(hosts.testbed.test().cpu()),
-            _ => None,
-        }
+    /// Waits for wrk, if that was not done: the requests per second that it got.
+    fn end(&mut self) -> Option<Result<f64, TestbedError>> {
+        let wrk = self.wrk.take()?;
+        Some(wrk.join().expect("wrk's thread does not panic"))
     }
+}
 
-    /// Ends it: the work per second that it did.
-    pub(super) fn stop(self) -> Result<Option<f64>, Error> {
-        match self {
-            Self::Nothing => Ok(None),
-            Self::Web { wrk, hosts } => {
-                let served = wrk.join().expect("wrk's thread does not panic")?;
-                drop(hosts);
-                Ok(Some(served))
-            }
-            Self::Threads(workers) => Ok(workers.stop()),
-        }
+/// Hosts that its thread still had would be there after the command.
+impl Drop for Web {
+    fn drop(&mut self) {
+        // One that panicked has said so.
+        let _ = self.wrk.take().map(JoinHandle::join);
     }
 }
 
@@ -225,9 +243,13 @@ fn io(action: &'static str) -> impl FnOnce(std::io::Error) -> Error {
     }
 }
 
+/// Not /tmp, which may be in memory.
+const ON_DISK: &str = "/var/tmp";
+
+/// Named by this process, so that whoever killed it knows what is left.
 fn directory() -> Result<TempDir, Error> {
-    // Not /tmp, which may be in memory.
-    TempDir::with_prefix_in("plimsoll-triggers-", "/var/tmp").map_err(io("make a directory"))
+    let prefix = format!("plimsoll-triggers-{}-", std::process::id());
+    TempDir::with_prefix_in(prefix, ON_DISK).map_err(io("make a directory"))
 }
 
 const C_FILE: &str = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
@@ -265,27 +287,21 @@ fn build() -> Result<Workers, Error> {
 fn files() -> Result<Workers, Error> {
     const FILE_MB: usize = 64;
     const BLOCK: usize = 64 * 1024;
-    let directory = directory()?;
-    let path = directory.path().join("data");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(io("make a file to read"))?;
+    // It has no name, and so ends with this process, however that ends.
+    let mut file = tempfile::tempfile_in(ON_DISK).map_err(io("make a file to read"))?;
     for _ in 0..FILE_MB {
         file.write_all(&vec![7; 1 << 20])
             .map_err(io("fill a file to read"))?;
     }
     file.sync_all().map_err(io("fill a file to read"))?;
-    let mut file = File::open(&path).map_err(io("open a file to read"))?;
+    file.rewind().map_err(io("begin to read"))?;
     let mut block = vec![0; BLOCK];
-    let mut workers = Workers::new(Some(BLOCK as f64 / 1e6), Some(directory));
+    let mut workers = Workers::new(Some(BLOCK as f64 / 1e6), None);
     workers.add(move || {
         // At its end: from the start, and from the disk.
         if matches!(file.read(&mut block), Ok(0) | Err(_)) {
             let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
-            let _ = std::io::Seek::rewind(&mut file);
+            let _ = file.rewind();
         }
     });
     Ok(workers)

@@ -46,3 +46,4 @@ mod serve_interface;
 mod serve_kernel;
 mod serve_stack;
 mod triggers;
+mod triggers_ended;
