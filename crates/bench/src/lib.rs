@@ -19,7 +19,8 @@
 //! Parts that several share: what protects (`protection`, `nftables`, `guard_process`),
 //! what loads (`traffic`), who is flooded and asked (`own_port`, `web`), what crosses a
 //! host (`passing`), what is measured meanwhile (`udp`, `mlfrr`, `figures`), in which
-//! turns (`cases`), and how it is drawn (`page`).
+//! turns (`cases`), whether the load was there that a goal is about (`offered`), and how it
+//! is drawn (`page`).
 
 mod calibrate;
 pub mod capture;
@@ -34,6 +35,7 @@ mod lab_host;
 mod mlfrr;
 mod nftables;
 pub mod no_harm;
+mod offered;
 mod own_port;
 mod page;
 pub mod passing;

@@ -17,6 +17,7 @@ use crate::Error;
 use crate::cases::Case;
 use crate::figures::{Bystander, HostCpu, Losses};
 use crate::mlfrr;
+use crate::passing::KEPT;
 use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::{during, join, on_load_host, send, udp_flood};
 
@@ -145,7 +146,8 @@ impl Servers {
         spec.bound.time = mlfrr::TRIAL;
         let report = send(stage, &spec)?;
         let received = self.wait_until_quiet()? - before;
-        Ok(mlfrr::is_loss_free(report.offered, received))
+        let counts = (report.offered, received);
+        Ok(is_shown(rate_pps, report.offered_pps, counts))
     }
 
     /// All queued packets are worked off; returns what the sink received.
@@ -301,6 +303,13 @@ impl Window {
     }
 }
 
+/// Whether a trial that offered so many packets, and of which so many were received, shows that
+/// its rate has no loss. A generator that was held up shows it of a lower one.
+fn is_shown(rate_pps: u64, offered_pps: f64, (offered, received): (u64, u64)) -> bool {
+    let is_kept = offered_pps >= rate_pps as f64 * KEPT;
+    is_kept && mlfrr::is_loss_free(offered, received)
+}
+
 /// Standard deviation over mean; 0 of nothing.
 fn variation(values: &[f64]) -> f64 {
     let count = values.len() as f64;
@@ -329,6 +338,14 @@ fn probe_config(stage: &Stage<'_>, window: Duration) -> probe::Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It had passed at any rate: nothing is lost where little is sent.
+    #[test]
+    fn a_rate_that_was_not_offered_is_not_loss_free() {
+        assert!(is_shown(100_000, 99_900.0, (50_000, 49_990)));
+        assert!(!is_shown(100_000, 99_900.0, (50_000, 49_000)));
+        assert!(!is_shown(100_000, 60_000.0, (30_000, 30_000)));
+    }
 
     #[test]
     fn variation_is_relative_to_the_mean() {

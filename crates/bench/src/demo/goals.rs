@@ -6,6 +6,7 @@ use super::router::Crossed;
 use super::{Outcomes, dns, router, syn, udp};
 use crate::figures::{percents_of, percents_of_better};
 use crate::forward::{LIMIT_PERCENT, Router};
+use crate::offered::{BENEATH_A_CLIENT, HELD_UP, Offered, Smaller};
 use crate::own_port::servers::Served;
 use crate::protection::Protection;
 use crate::udp::Run;
@@ -24,6 +25,17 @@ pub(super) fn goals(outcomes: &Outcomes) -> Vec<Goal> {
     goals
 }
 
+/// The floods of one multiple with one protection.
+fn udp_offered(udp: &udp::Outcome, protection: Protection, multiple: f64) -> Offered {
+    Offered {
+        asked_pps: udp.mlfrr_pps * multiple,
+        runs_pps: udp
+            .cases
+            .values(protection, multiple, |run| run.offered_pps),
+        least: HELD_UP,
+    }
+}
+
 fn udp_goodput_goals(udp: &udp::Outcome) -> Vec<Goal> {
     let percent_of_mlfrr = |protection, multiple| {
         udp.cases.values(protection, multiple, |run| {
@@ -31,23 +43,27 @@ fn udp_goodput_goals(udp: &udp::Outcome) -> Vec<Goal> {
         })
     };
     let highest = udp.cases.heaviest().unwrap_or(0.0);
-    let mut goals = vec![Goal::new(
+    let collapse = Goal::new(
         "udp/collapse",
         "stock goodput at the highest flood, of MLFRR",
         Side::AtMost,
         5.0,
         "%",
         percent_of_mlfrr(Protection::Stock, highest),
-    )];
+    );
+    let offered = udp_offered(udp, Protection::Stock, highest);
+    let mut goals = vec![offered.judge(collapse, Smaller::Harder)];
     for (multiple, percent) in [(5.0, 60.0), (15.0, 30.0)] {
-        goals.push(Goal::new(
+        let goodput = Goal::new(
             format!("udp/goodput/{multiple}"),
             format!("guarded goodput at {multiple} × MLFRR, of MLFRR"),
             Side::AtLeast,
             percent,
             "%",
             percent_of_mlfrr(Protection::Guard, multiple),
-        ));
+        );
+        let offered = udp_offered(udp, Protection::Guard, multiple);
+        goals.push(offered.judge(goodput, Smaller::Easier));
     }
     goals
 }
@@ -55,14 +71,15 @@ fn udp_goodput_goals(udp: &udp::Outcome) -> Vec<Goal> {
 fn udp_bystander_goals(udp: &udp::Outcome) -> Vec<Goal> {
     let loss = |run: &Run| 100.0 * run.bystander.loss();
     let goal = |multiple: f64| {
-        Goal::new(
+        let goal = Goal::new(
             format!("udp/bystander/{multiple}"),
             format!("guarded bystander's loss at {multiple} × MLFRR"),
             Side::AtMost,
             0.1,
             "%",
             udp.cases.values(Protection::Guard, multiple, loss),
-        )
+        );
+        udp_offered(udp, Protection::Guard, multiple).judge(goal, Smaller::Easier)
     };
     vec![goal(5.0), goal(15.0)]
 }
@@ -100,7 +117,14 @@ fn udp_light_goals(udp: &udp::Outcome) -> Vec<Goal> {
 fn syn_goals(syn: &syn::Outcome) -> Vec<Goal> {
     let requests = |protection, rate| syn.cases.values(protection, rate, |run| run.requests_per_s);
     let highest = syn.cases.heaviest().unwrap_or(0);
-    vec![
+    let offered = Offered {
+        asked_pps: highest as f64,
+        runs_pps: syn
+            .cases
+            .values(Protection::Guard, highest, |run| run.offered_pps),
+        least: BENEATH_A_CLIENT,
+    };
+    let flooded = [
         Goal::new(
             "syn/guarded/better",
             format!("guarded nginx at {highest} SYN/s, of stock or guarded unflooded, the better"),
@@ -124,24 +148,34 @@ fn syn_goals(syn: &syn::Outcome) -> Vec<Goal> {
                 &requests(Protection::Guard, 0),
             ),
         ),
-        Goal::new(
-            "syn/light/throughput",
-            "guarded nginx without a flood, of stock",
-            Side::AtLeast,
-            97.0,
-            "%",
-            percents_of(
-                &requests(Protection::Guard, 0),
-                &requests(Protection::Stock, 0),
-            ),
+    ];
+    let mut goals: Vec<Goal> = offered.judge_all(flooded, Smaller::Easier).into();
+    goals.push(Goal::new(
+        "syn/light/throughput",
+        "guarded nginx without a flood, of stock",
+        Side::AtLeast,
+        97.0,
+        "%",
+        percents_of(
+            &requests(Protection::Guard, 0),
+            &requests(Protection::Stock, 0),
         ),
-    ]
+    ));
+    goals
 }
 
 fn dns_goals(dns: &dns::Outcome) -> Vec<Goal> {
     let answered = |protection, rate| dns.cases.values(protection, rate, Served::percent);
     let highest = dns.cases.heaviest().unwrap_or(0);
-    vec![
+    let judge = |protection, goal, smaller| {
+        let offered = Offered {
+            asked_pps: highest as f64,
+            runs_pps: dns.cases.values(protection, highest, |run| run.offered_pps),
+            least: BENEATH_A_CLIENT,
+        };
+        offered.judge(goal, smaller)
+    };
+    let [collapse, guarded] = [
         Goal::new(
             "dns/collapse",
             format!("queries that stock NSD answers its client at {highest} queries/s of others"),
@@ -158,6 +192,10 @@ fn dns_goals(dns: &dns::Outcome) -> Vec<Goal> {
             "%",
             answered(Protection::Guard, highest),
         ),
+    ];
+    vec![
+        judge(Protection::Stock, collapse, Smaller::Harder),
+        judge(Protection::Guard, guarded, Smaller::Easier),
     ]
 }
 
@@ -166,7 +204,12 @@ fn router_goals(router: &router::Outcome) -> Vec<Goal> {
     let values = |of: Router, value: fn(&Crossed) -> f64| router.cases.values(of, highest, value);
     let left = f64::from(100 - LIMIT_PERCENT);
     let computed = values(Router::Xdp, |run| 100.0 * run.computed);
-    vec![
+    let offered = Offered {
+        asked_pps: router.mlfrr_pps * highest,
+        runs_pps: values(Router::Xdp, |run| run.offered_pps),
+        least: BENEATH_A_CLIENT,
+    };
+    let goals = [
         Goal::new(
             "router/forwarded",
             format!(
@@ -196,5 +239,50 @@ fn router_goals(router: &router::Outcome) -> Vec<Goal> {
             "%",
             values(Router::Xdp, Crossed::session_percent),
         ),
-    ]
+    ];
+    offered.judge_all(goals, Smaller::Easier).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cases::Cases;
+    use crate::figures::{Bystander, HostCpu, Losses};
+
+    /// Both sides at 15 times an MLFRR of 100,000, of which so much was offered.
+    fn flooded(offered_pps: f64, stock_pps: f64, guarded_pps: f64) -> udp::Outcome {
+        let run = |goodput_pps| Run {
+            offered_pps,
+            goodput_pps,
+            goodput_variation: 0.0,
+            host_cpu: HostCpu::default(),
+            bystander: Bystander::default(),
+            losses: Losses::default(),
+        };
+        let mut cases = Cases::new(&[Protection::Stock, Protection::Guard], &[15.0]);
+        cases.0[0].runs.push(run(stock_pps));
+        cases.0[1].runs.push(run(guarded_pps));
+        udp::Outcome {
+            mlfrr_pps: 100_000.0,
+            cases,
+        }
+    }
+
+    fn met(outcome: &udp::Outcome, id: &str) -> Option<bool> {
+        let goals = udp_goodput_goals(outcome);
+        goals.into_iter().find(|goal| goal.id == id).unwrap().met
+    }
+
+    /// It had been met at 15 times by a flood of six.
+    #[test]
+    fn a_flood_that_was_not_there_meets_no_goal() {
+        let whole = flooded(1.4e6, 1e3, 5e4);
+        assert_eq!(met(&whole, "udp/goodput/15"), Some(true));
+        let smaller = flooded(6e5, 1e3, 5e4);
+        assert_eq!(met(&smaller, "udp/goodput/15"), None);
+        assert_eq!(met(&smaller, "udp/collapse"), Some(true));
+        let neither = flooded(6e5, 5e4, 1e3);
+        assert_eq!(met(&neither, "udp/goodput/15"), Some(false));
+        assert_eq!(met(&neither, "udp/collapse"), None);
+    }
 }

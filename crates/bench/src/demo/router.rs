@@ -39,14 +39,14 @@ pub(super) const fn name(router: Router) -> &'static str {
 /// Everything the scene measured; loads are multiples of the stock MLFRR.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    mlfrr_pps: f64,
+    pub(super) mlfrr_pps: f64,
     pub(super) cases: Cases<f64, Crossed, Router>,
 }
 
 /// One flood of one router.
 #[derive(Debug)]
 pub(super) struct Crossed {
-    offered_pps: f64,
+    pub(super) offered_pps: f64,
     pub(super) forwarded_pps: f64,
     /// The compute-bound process's part of the CPU, from 0 to 1.
     pub(super) computed: f64,

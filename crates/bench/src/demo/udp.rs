@@ -1,12 +1,11 @@
 //! The UDP flood: MLFRR first, then floods, stock and guarded in turns.
 
-use plimsoll_testbed::blast::Schedule;
-
 use super::document::Udp;
 use super::{PROTECTIONS, Plan, in_rounds};
 use crate::Error;
 use crate::cases::Cases;
 use crate::protection::Stage;
+use crate::traffic::fixed_or_unlimited;
 use crate::udp::{Run, Servers, UdpCase};
 
 /// Everything the UDP part measured; loads are multiples of the MLFRR.
@@ -25,16 +24,16 @@ pub(super) fn run(
     progress("UDP: looking for the maximum loss-free receive rate (MLFRR)");
     let mlfrr_pps = servers.mlfrr(stage)?;
     let mut cases = Cases::new(&PROTECTIONS, &plan.flood_multiples);
-    let rate_pps = |multiple: f64| (mlfrr_pps * multiple) as u64;
+    let rate_pps = |multiple: f64| mlfrr_pps * multiple;
     in_rounds(
         &mut cases,
         plan.runs,
         stage,
         progress,
-        |multiple| ("UDP", format!("{} packets/s", rate_pps(multiple))),
+        |multiple| ("UDP", format!("{:.0} packets/s", rate_pps(multiple))),
         |protector, multiple| {
             let rate_pps = rate_pps(multiple);
-            let schedule = (rate_pps > 0).then_some(Schedule::Fixed { rate_pps });
+            let schedule = (rate_pps >= 1.0).then(|| fixed_or_unlimited(rate_pps));
             servers.flood(stage, protector, schedule, plan.window)
         },
     )?;

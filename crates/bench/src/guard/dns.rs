@@ -18,6 +18,7 @@ use super::{Base, Bench, Measured, Part};
 use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::grouped;
+use crate::offered::{BENEATH_A_CLIENT, Offered, Smaller};
 use crate::own_port::servers::{CAPACITY_RATES_PPS, DNS_PORT, QUERY_TIMEOUT};
 use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::{counting_answers, during, flood};
@@ -213,15 +214,24 @@ impl Measured for Outcome {
         };
         let lost = |run: &Run| 100.0 * run.lost() as f64 / run.result.sent.max(1) as f64;
         let limits = guarded(DnsTarget::OwnPort, &|run| self.limit(run));
+        let judged = |target: DnsTarget, goal: Goal| {
+            let offered = Offered {
+                asked_pps: RATE_PPS as f64,
+                runs_pps: guarded(target, &|run| run.offered_pps),
+                least: BENEATH_A_CLIENT,
+            };
+            offered.judge(goal, Smaller::Easier)
+        };
         let loss = |id: &str, target: DnsTarget, what: &str| {
-            Goal::new(
+            let goal = Goal::new(
                 format!("dns/{id}/loss"),
                 format!("queries that guarded NSD loses at {RATE_PPS} packets/s to {what}"),
                 Side::AtMost,
                 0.1,
                 "%",
                 guarded(target, &lost),
-            )
+            );
+            judged(target, goal)
         };
         let own_port = Goal::new(
             "dns/own-port/answers",
@@ -240,7 +250,7 @@ impl Measured for Outcome {
             loss("other-server", DnsTarget::OtherServer, "another server"),
             loss("closed-port", DnsTarget::ClosedPort, "a closed port"),
             if limits.iter().all(|limit| *limit > 0.0) {
-                own_port
+                judged(DnsTarget::OwnPort, own_port)
             } else {
                 own_port.because("the limit is 0: the discard capacity is below the offered rate")
             },

@@ -19,6 +19,7 @@ use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::{Bystander, HostCpu, Losses, grouped};
 use crate::nftables::{Limit, tune};
+use crate::offered::{HELD_UP, Offered, Smaller};
 use crate::protection::{Protection, Stage};
 use crate::traffic::compute_bound;
 use crate::udp::{Run, SINK_PORT, Servers};
@@ -33,8 +34,6 @@ const FILTER_PERCENT: [u32; 4] = [120, 90, 60, 30];
 /// Frames that veth's receive ring holds.
 const RING_FRAMES: f64 = 256.0;
 
-/// A generator below this part of the rate it was asked for was held up.
-const HELD_UP: f64 = 0.9;
 const TRIES: usize = 3;
 
 /// UDP floods of one socket.
@@ -262,13 +261,18 @@ impl Outcome {
         }
     }
 
-    fn goals_at(&self, load: u32) -> Vec<Goal> {
+    fn goals_at(&self, load: u32) -> [Goal; 4] {
         let guarded =
             |value: &dyn Fn(&Run) -> f64| self.cases.values(Protection::Guard, load, value);
         let reference: Vec<f64> = self.reference.iter().map(|run| run.p99_us).collect();
         let reference = median(&reference).unwrap_or(f64::NAN);
         let at = format!("at {load} % of the discard capacity");
-        vec![
+        let offered = Offered {
+            asked_pps: self.base.capacity_pps * f64::from(load) / 100.0,
+            runs_pps: guarded(&|run| run.offered_pps),
+            least: HELD_UP,
+        };
+        let goals = [
             Goal::new(
                 format!("flood/goodput/{load}"),
                 format!("guarded goodput {at}, of the limit (formerly 90)"),
@@ -294,7 +298,8 @@ impl Outcome {
                 "×",
                 self.compared(load),
             ),
-        ]
+        ];
+        offered.judge_all(goals, Smaller::Easier)
     }
 
     /// Holds for the worst run. At the highest load the machine's own pauses, of which the

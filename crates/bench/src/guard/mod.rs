@@ -9,7 +9,8 @@
 //! early discard alone fills the host's CPU.
 //!
 //! A part that fails (a guard that lacks an option, a server that does not
-//! start) leaves its goals unmeasured and says why; the others go on.
+//! start) leaves its goals unmeasured and says why; the others go on. A goal that is met
+//! beside a smaller flood than it says has no verdict.
 //!
 //! Limits: two cores, so probers and clients share the load's CPU, and a veth
 //! link, whose figures compare protections but predict no adapter.

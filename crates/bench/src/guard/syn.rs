@@ -17,6 +17,7 @@ use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::{grouped, percents_of, percents_of_better};
 use crate::nftables::{Limit, tune};
+use crate::offered::{BENEATH_A_CLIENT, Offered, Smaller};
 use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::{during, on_load_host, syn_flood};
 use crate::web::{NGINX_PORT, OTHER_PORT, Run, Web};
@@ -114,6 +115,8 @@ pub struct SynsCase {
 struct Runs {
     web: Run,
     clients: connect::Report,
+    /// What was offered meanwhile.
+    flood_of_clients_pps: f64,
 }
 
 /// Everything this part measured.
@@ -143,9 +146,12 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
             let limit = limit_for(&limits, case.load);
             let (port, rate_pps) = (case.load.port(), case.load.rate_pps());
             let protector = || stage.protect(case.protection, limit);
+            let served = web.serve(&stage, protector()?, port, rate_pps, plan.seconds)?;
+            let connected = connections(&stage, &web, protector()?, case.load, plan.window)?;
             case.runs.push(Runs {
-                web: web.serve(&stage, protector()?, port, rate_pps, plan.seconds)?,
-                clients: connections(&stage, &web, protector()?, case.load, plan.window)?,
+                web: served,
+                clients: connected.0,
+                flood_of_clients_pps: connected.1,
             });
         }
     }
@@ -171,14 +177,14 @@ fn best_limit(stage: &Stage<'_>, web: &Web, target: SynTarget) -> Result<Limit, 
     })
 }
 
-/// Real clients connect while the flood runs. Ends the protection.
+/// Real clients connect while the flood runs, which is told as well. Ends the protection.
 fn connections(
     stage: &Stage<'_>,
     web: &Web,
     protector: Protector<'_>,
     target: SynTarget,
     window: Duration,
-) -> Result<connect::Report, Error> {
+) -> Result<(connect::Report, f64), Error> {
     let config = connect::Config {
         target: web.nginx.address(),
         rate_pps: ATTEMPTS_PPS,
@@ -189,9 +195,9 @@ fn connections(
     let rate_pps = target.rate_pps();
     let spec = (rate_pps > 0).then(|| syn_flood(stage, target.port(), rate_pps));
     let client = || on_load_host(stage, || connect::run(&config));
-    let (_, report) = during(stage, spec.as_ref(), client)?;
+    let (flood, report) = during(stage, spec.as_ref(), client)?;
     protector.stop()?;
-    Ok(report)
+    Ok((report, flood.map_or(0.0, |flood| flood.offered_pps)))
 }
 
 impl Measured for Outcome {
@@ -217,9 +223,10 @@ impl Measured for Outcome {
             self.cases
                 .values(Protection::Guard, SynTarget::OwnPort, succeeded),
         );
-        let [other_better, other] = self.requests_goals(SynTarget::OtherPort, 95.0);
-        let [own_better, own] = self.requests_goals(SynTarget::OwnPort, 75.0);
-        vec![other_better, other, connections, own_better, own]
+        let connections = self.judge(SynTarget::OwnPort, [connections]);
+        let other = self.requests_goals(SynTarget::OtherPort, 95.0);
+        let own = self.requests_goals(SynTarget::OwnPort, 75.0);
+        other.into_iter().chain(connections).chain(own).collect()
     }
 }
 
@@ -241,7 +248,7 @@ impl Outcome {
         };
         let what = format!("guarded nginx at {RATE_PPS} SYN/s to {whose} port");
         let goal = |id, what, values| Goal::new(id, what, Side::AtLeast, percent, "%", values);
-        [
+        let goals = [
             goal(
                 format!("syn/{name}/requests/better"),
                 format!("{what}, of stock or guarded unflooded, the better"),
@@ -252,7 +259,20 @@ impl Outcome {
                 format!("former definition: {what}, of stock unflooded"),
                 percents_of(&guarded, &stock),
             ),
-        ]
+        ];
+        self.judge(target, goals)
+    }
+
+    /// By the flood that there was.
+    fn judge<const N: usize>(&self, target: SynTarget, goals: [Goal; N]) -> [Goal; N] {
+        // New connections are asked for beside a flood of their own.
+        let offered = |runs: &Runs| runs.web.offered_pps.min(runs.flood_of_clients_pps);
+        let offered = Offered {
+            asked_pps: target.rate_pps() as f64,
+            runs_pps: self.cases.values(Protection::Guard, target, offered),
+            least: BENEATH_A_CLIENT,
+        };
+        offered.judge_all(goals, Smaller::Easier)
     }
 
     fn summary(&self, case: &Case<SynTarget, Runs>) -> SynsCase {

@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use plimsoll_report::{Goal, Side};
-use plimsoll_testbed::blast::Schedule;
 use plimsoll_testbed::crowd::{Client, Report};
 use plimsoll_testbed::interrupt;
 use serde::Serialize;
@@ -18,10 +17,11 @@ use super::{Sides, wanted};
 use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::guard::{Bench, Part};
+use crate::offered::{HELD_UP, Offered, Smaller};
 use crate::own_port::floods::client_address;
 use crate::own_port::servers::ask_as;
 use crate::protection::{Protection, Protector, Stage};
-use crate::traffic::{during, udp_flood};
+use crate::traffic::{during, fixed_or_unlimited, udp_flood};
 use crate::udp::{ECHO_PORT, SINK_PORT, Servers};
 
 pub(super) const ALONE: &str = "alone";
@@ -109,7 +109,7 @@ pub(super) fn run(bench: &mut Bench<'_>, sides: &Sides) -> Result<Alone, Error> 
             let what = format!("{ALONE}, {} × MLFRR, {}", case.load, case.protection.name());
             bench.say(Part::Sources, round, &what);
             let protector = stage.protect(case.protection, None)?;
-            let rate_pps = (mlfrr_pps * f64::from(case.load)) as u64;
+            let rate_pps = mlfrr_pps * f64::from(case.load);
             let run = flood(&stage, &servers, protector, rate_pps, plan.window)?;
             case.runs.push(run);
         }
@@ -122,10 +122,10 @@ fn flood(
     stage: &Stage<'_>,
     servers: &Servers,
     protector: Protector<'_>,
-    rate_pps: u64,
+    rate_pps: f64,
     window: Duration,
 ) -> Result<Run, Error> {
-    let spec = udp_flood(stage, SINK_PORT, Schedule::Fixed { rate_pps });
+    let spec = udp_flood(stage, SINK_PORT, fixed_or_unlimited(rate_pps));
     let bystander = Client {
         address: client_address(0),
         rate_qps: BYSTANDER_QPS,
@@ -184,8 +184,17 @@ impl Alone {
     }
 
     pub(super) fn goals(&self) -> Vec<Goal> {
-        let goodput = MULTIPLES.map(|multiple| self.goodput(multiple));
-        let bystander = MULTIPLES.map(|multiple| self.bystander(multiple));
+        let offered = |multiple: u32| Offered {
+            asked_pps: self.mlfrr_pps * f64::from(multiple),
+            runs_pps: self
+                .cases
+                .values(Protection::Guard, multiple, |run| run.offered_pps),
+            least: HELD_UP,
+        };
+        let goodput = MULTIPLES
+            .map(|multiple| offered(multiple).judge(self.goodput(multiple), Smaller::Easier));
+        let bystander = MULTIPLES
+            .map(|multiple| offered(multiple).judge_all(self.bystander(multiple), Smaller::Easier));
         goodput
             .into_iter()
             .chain(bystander.into_iter().flatten())

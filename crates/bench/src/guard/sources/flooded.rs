@@ -10,6 +10,7 @@ use crate::cases::{Case, Cases};
 use crate::figures::percents_of;
 use crate::guard::{Bench, Part};
 use crate::nftables::{Limit, tune};
+use crate::offered::{BENEATH_A_CLIENT, Offered, Smaller};
 use crate::own_port::floods::{SourcesFlood, unknown_share};
 use crate::own_port::servers::{Running, Served, SourcesServer};
 use crate::protection::{Protection, Stage};
@@ -205,11 +206,23 @@ impl Flooded {
 
     /// A promise for every flood, and the server's goodput under it.
     pub(super) fn goals(&self) -> Vec<Goal> {
-        let promised = Load::all().map(|load| self.promise(load));
+        let promised = Load::all().map(|load| self.judge(load, self.promise(load)));
         let goodput = Load::all()
             .filter(|load| load.server != SourcesServer::Nginx)
-            .map(|load| self.goodput(load));
+            .map(|load| self.judge(load, self.goodput(load)));
         promised.chain(goodput).collect()
+    }
+
+    /// By the flood that there was.
+    fn judge(&self, load: Load, goal: Goal) -> Goal {
+        let offered = Offered {
+            asked_pps: self.capacity(load.server) * f64::from(load.multiple),
+            runs_pps: self
+                .cases
+                .values(Protection::Guard, load, |run| run.offered_pps),
+            least: BENEATH_A_CLIENT,
+        };
+        offered.judge(goal, Smaller::Easier)
     }
 
     fn promise(&self, load: Load) -> Goal {
@@ -303,8 +316,9 @@ mod tests {
         assert_eq!(ids.len(), goals.len());
     }
 
-    #[test]
-    fn a_promise_is_judged_by_the_guarded_runs_of_its_own_load() {
+    /// NSD, which can take 100,000, flooded by one source at five times that: of it so much was
+    /// offered.
+    fn flooded(offered_pps: f64) -> Flooded {
         let load = Load::all().next().unwrap();
         let mut cases = Cases::new(
             &[Protection::Stock, Protection::Unfair, Protection::Guard],
@@ -312,6 +326,7 @@ mod tests {
         );
         for (case, answered) in cases.0.iter_mut().zip([10, 50, 999]) {
             case.runs = vec![Served {
+                offered_pps,
                 asked: 1_000,
                 answered,
                 seconds: 1.0,
@@ -319,17 +334,25 @@ mod tests {
                 ..Served::default()
             }];
         }
-        let flooded = Flooded {
+        Flooded {
+            capacities: vec![SourcesCapacity {
+                server: SourcesServer::Nsd,
+                answers_max_per_s: 1e5,
+            }],
             cases,
             ..Flooded::default()
-        };
-        let goal = |id: &str| {
-            flooded
-                .goals()
-                .into_iter()
-                .find(|goal| goal.id == id)
-                .unwrap()
-        };
+        }
+    }
+
+    fn goal(flooded: &Flooded, id: &str) -> Goal {
+        let mut goals = flooded.goals().into_iter();
+        goals.find(|goal| goal.id == id).unwrap()
+    }
+
+    #[test]
+    fn a_promise_is_judged_by_the_guarded_runs_of_its_own_load() {
+        let flooded = flooded(4.5e5);
+        let goal = |id: &str| goal(&flooded, id);
         let promise = goal("sources/nsd/one/5");
         assert_eq!(
             (promise.goal, promise.measured, promise.met),
@@ -338,5 +361,12 @@ mod tests {
         let goodput = goal("sources/goodput/nsd/one/5");
         assert_eq!(goodput.measured.map(f64::round), Some(1998.0));
         assert_eq!(goal("sources/nsd/one/25").met, None);
+    }
+
+    #[test]
+    fn a_flood_that_was_not_there_meets_no_promise() {
+        let promise = goal(&flooded(3e5), "sources/nsd/one/5");
+        assert_eq!((promise.measured, promise.met), (Some(99.9), None));
+        assert!(promise.why.unwrap().contains("300,000 of 500,000"));
     }
 }
