@@ -92,6 +92,13 @@ impl Error {
         }
     }
 
+    /// True if that is a program, which can be installed.
+    #[must_use]
+    pub fn is_missing_program(&self) -> bool {
+        use plimsoll_testbed::Error as Testbed;
+        matches!(self, Self::Testbed(Testbed::MissingProgram { .. }))
+    }
+
     /// True if this host lacks something that the comparison needs.
     #[must_use]
     pub fn is_missing(&self) -> bool {

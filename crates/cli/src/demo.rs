@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     }
     let program = std::env::current_exe().context("cannot find this program")?;
     let document = match demo::run(&args.plan(program), output::progress) {
-        Err(error) if error.is_missing() => {
+        Err(error) if error.is_missing() && !error.is_missing_program() => {
             let given = args.for_real_packets();
             if given.is_empty() {
                 return modelled(args, (json, page), &with_causes(&error));

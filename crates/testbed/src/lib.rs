@@ -70,5 +70,5 @@ pub use error::Error;
 pub use namespace::Host;
 pub use pauses::Pauses;
 pub use placement::Placement;
-pub use process::{Command, Process, allow_descriptors};
+pub use process::{Command, Process, allow_descriptors, require_program};
 pub use testbed::{Config, Testbed};

@@ -6,9 +6,13 @@
 //! that fail.
 #![allow(unsafe_code)] // `pre_exec`: the child has to enter the host before it becomes the program.
 
+use std::env;
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -38,6 +42,26 @@ pub fn allow_descriptors() -> Result<(), Error> {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
     };
     raise().map_err(Error::io("raise the limit of open files"))
+}
+
+/// Whether [`Command`]s find this program, before there is any other work.
+///
+/// # Errors
+///
+/// [`Error::MissingProgram`] with the Debian package that brings it.
+pub fn require_program(program: &str, package: &'static str) -> Result<(), Error> {
+    let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let is_program = |directory: PathBuf| {
+        let found = fs::metadata(directory.join(program));
+        found.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    match env::split_paths(&path).any(is_program) {
+        true => Ok(()),
+        false => Err(Error::MissingProgram {
+            program: program.to_owned(),
+            package,
+        }),
+    }
 }
 
 /// A program to be started inside a [`Host`].

@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_report::{Machine, SCHEMA};
-use plimsoll_testbed::{Config as TestbedConfig, Testbed};
+use plimsoll_testbed::{Config as TestbedConfig, Testbed, require_program};
 
 pub use bars::{Bar, chart};
 pub use document::{Dns, DnsCase, Document, Syn, SynCase, Udp};
@@ -97,6 +97,16 @@ impl Scene {
             Self::Router => "router",
         }
     }
+
+    /// The programs that it runs, with the packages that bring them.
+    const fn programs(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Udp => &[],
+            Self::Syn => &[("nginx", "nginx"), ("wrk", "wrk")],
+            Self::Dns => &[("nsd", "nsd"), ("dnsperf", "dnsperf")],
+            Self::Router => &[("bird", "bird2")],
+        }
+    }
 }
 
 /// What the demo does, and how long.
@@ -114,7 +124,8 @@ pub struct Plan {
     pub http_seconds: u32,
     /// Interrupt holdoff of the test host's interface, stock and guarded.
     pub holdoff: Duration,
-    /// Floods on the UDP sink, as multiples of its MLFRR.
+    /// Floods on the UDP sink, as multiples of its MLFRR. All floods are listed from light to
+    /// heavy.
     pub flood_multiples: Vec<f64>,
     /// Floods on the other listener, in SYN/s.
     pub syn_rates_pps: Vec<u64>,
@@ -159,6 +170,7 @@ impl Plan {
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Error> {
     let mut outcomes = with_servers(plan, &mut progress)?;
     if plan.scenes.contains(&Scene::Router) {
+        require_programs(plan)?;
         outcomes.router = Some(router::run(plan, &mut progress)?);
     }
     Ok(Document {
@@ -170,6 +182,15 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Document, Erro
         dns: outcomes.dns.as_ref().map(dns::Outcome::summary),
         router: outcomes.router.as_ref().map(router::Outcome::summary),
     })
+}
+
+/// What the last scene lacks would cost all that those before it measured.
+fn require_programs(plan: &Plan) -> Result<(), Error> {
+    let programs = plan.scenes.iter().flat_map(|scene| scene.programs());
+    for (program, package) in programs {
+        require_program(program, package)?;
+    }
+    Ok(())
 }
 
 /// What all scenes measured that were asked for.
@@ -193,6 +214,7 @@ fn with_servers(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Outcomes
     }
     let testbed = Testbed::create(TestbedConfig::default())?;
     GuardProcess::require(testbed.test(), &plan.program)?;
+    require_programs(plan)?;
     let stage = Stage {
         testbed: &testbed,
         program: &plan.program,

@@ -2,6 +2,7 @@
 //! reason. Needs root.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use crate::common::PROGRAM;
@@ -109,4 +110,25 @@ fn a_file_of_results_outlives_a_start_that_fails() {
         }
         let _ = fs::remove_file(&file);
     }
+}
+
+/// The scenes before it had been measured, and then the demo ran on a modelled host instead.
+#[test]
+fn a_demo_that_lacks_a_program_says_so_at_once() {
+    let programs = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    for name in ["ethtool", "ip", "nginx", "sh", "wrk"] {
+        let mut directories = std::env::split_paths(&path);
+        let found = directories.find_map(|one| fs::canonicalize(one.join(name)).ok());
+        let found = found.unwrap_or_else(|| panic!("{name} (scripts/setup installs it)"));
+        symlink(found, programs.path().join(name)).unwrap();
+    }
+    let mut command = Command::new(PROGRAM);
+    command.arg("demo").env("PATH", programs.path());
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    let expected = "plimsoll: nsd is not installed: install the package nsd\n";
+    assert_eq!(text, expected);
+    assert!(output.stdout.is_empty());
 }
