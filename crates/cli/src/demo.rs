@@ -1,5 +1,6 @@
 //! `plimsoll demo`: what Plimsoll is for, with real packets.
 
+use std::cmp::Ordering;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use crate::failure::Context;
 use plimsoll_bench::demo::{self, Bar, Plan, Scene, chart};
 use plimsoll_kernel::error::with_causes;
 use plimsoll_lab::{Catalogue, Document, Options, Run, html, table, values};
+use plimsoll_testbed::blast::RATE_MAX_PPS;
 
 use crate::lab;
 use crate::output::{self, Target};
@@ -39,13 +41,13 @@ pub(crate) struct Args {
     only: Vec<Scene>,
     #[arg(long, value_name = "N", help = defaults_to("How often each case runs", [plan().runs]), value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: Option<u8>,
-    #[arg(long, value_name = "MULTIPLES", help = defaults_to("Floods on the UDP sink, as multiples of its maximum loss-free rate", plan().flood_multiples), value_delimiter = ',')]
+    #[arg(long, value_name = "MULTIPLES", help = defaults_to("Floods on the UDP sink, as multiples of its maximum loss-free rate", plan().flood_multiples), value_delimiter = ',', value_parser = multiple)]
     floods: Option<Vec<f64>>,
-    #[arg(long, value_name = "RATES", help = defaults_to("Floods on the other TCP listener, in SYN/s", plan().syn_rates_pps), value_delimiter = ',')]
+    #[arg(long, value_name = "RATES", help = defaults_to("Floods on the other TCP listener, in SYN/s", plan().syn_rates_pps), value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=RATE_MAX_PPS))]
     syns: Option<Vec<u64>>,
-    #[arg(long, value_name = "RATES", help = defaults_to("Floods on the DNS server's own port, in queries/s", plan().dns_rates_pps), value_delimiter = ',')]
+    #[arg(long, value_name = "RATES", help = defaults_to("Floods on the DNS server's own port, in queries/s", plan().dns_rates_pps), value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=RATE_MAX_PPS))]
     queries: Option<Vec<u64>>,
-    #[arg(long, value_name = "MULTIPLES", help = defaults_to("Floods across the router, as multiples of the kernel's maximum loss-free rate", plan().router_multiples), value_delimiter = ',')]
+    #[arg(long, value_name = "MULTIPLES", help = defaults_to("Floods across the router, as multiples of the kernel's maximum loss-free rate", plan().router_multiples), value_delimiter = ',', value_parser = multiple)]
     crossing: Option<Vec<f64>>,
     #[arg(long, value_name = "US", help = defaults_to("Interrupt holdoff of the flooded servers' interface, in microseconds", [plan().holdoff.as_micros()]), value_parser = clap::value_parser!(u64).range(1..=10_000))]
     holdoff_us: Option<u64>,
@@ -62,6 +64,22 @@ pub(crate) struct Args {
 fn defaults_to<T: Display>(text: &str, values: impl IntoIterator<Item = T>) -> String {
     let values: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
     format!("{text} [default: {}]", values.join(","))
+}
+
+/// Each once, from light to heavy.
+fn ascending<T: Clone + PartialOrd>(given: Option<&Vec<T>>, default: Vec<T>) -> Vec<T> {
+    let Some(given) = given else { return default };
+    let mut floods = given.clone();
+    // None is NaN.
+    floods.sort_by(|one, other| one.partial_cmp(other).unwrap_or(Ordering::Equal));
+    floods.dedup();
+    floods
+}
+
+fn multiple(text: &str) -> Result<f64, String> {
+    let multiple = text.parse().ok();
+    let allowed = multiple.filter(|multiple| (0.0..=1000.0).contains(multiple));
+    allowed.ok_or_else(|| "must be a number from 0 to 1000".to_owned())
 }
 
 fn plan() -> Plan {
@@ -104,10 +122,10 @@ impl Args {
         Plan {
             scenes: given_or(&self.only, plan.scenes),
             runs: self.runs.map_or(plan.runs, Into::into),
-            flood_multiples: self.floods.clone().unwrap_or(plan.flood_multiples),
-            syn_rates_pps: self.syns.clone().unwrap_or(plan.syn_rates_pps),
-            dns_rates_pps: self.queries.clone().unwrap_or(plan.dns_rates_pps),
-            router_multiples: self.crossing.clone().unwrap_or(plan.router_multiples),
+            flood_multiples: ascending(self.floods.as_ref(), plan.flood_multiples),
+            syn_rates_pps: ascending(self.syns.as_ref(), plan.syn_rates_pps),
+            dns_rates_pps: ascending(self.queries.as_ref(), plan.dns_rates_pps),
+            router_multiples: ascending(self.crossing.as_ref(), plan.router_multiples),
             holdoff: self.holdoff_us.map_or(plan.holdoff, Duration::from_micros),
             guard_arguments: arguments.map(str::to_owned).collect(),
             ..plan
@@ -182,4 +200,47 @@ fn chart_of(run: &Run) -> String {
     }
     let (of, what) = (&run.experiment.title, &measure.label);
     chart(&format!("{of}: {what}, {}", measure.unit), &bars)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(words: &str) -> Result<Plan, clap::Error> {
+        let words = ["demo"].into_iter().chain(words.split(' '));
+        Command::try_parse_from(words).map(|command| command.args.plan(PathBuf::new()))
+    }
+
+    /// The last one had been taken for the highest, and a second one of a kind measured in vain.
+    #[test]
+    fn floods_may_be_given_in_any_order() {
+        let plan = parsed("--floods 15,0,5,15 --syns 150000,0 --crossing 2,0.5").unwrap();
+        assert_eq!(plan.flood_multiples, [0.0, 5.0, 15.0]);
+        assert_eq!(plan.syn_rates_pps, [0, 150_000]);
+        assert_eq!(plan.router_multiples, [0.5, 2.0]);
+        assert_eq!(plan.dns_rates_pps, super::plan().dns_rates_pps);
+    }
+
+    #[test]
+    fn floods_that_nobody_can_send_are_refused_before_the_work() {
+        for wrong in [
+            "--floods=nan",
+            "--floods=-1",
+            "--crossing=inf",
+            "--syns=20000001",
+            "--queries=99999999",
+        ] {
+            let refused = parsed(wrong).err().unwrap();
+            let is_value = refused.kind() == clap::error::ErrorKind::ValueValidation;
+            assert!(is_value, "{wrong}: {refused}");
+        }
+    }
 }
