@@ -19,5 +19,5 @@ mod recorder;
 mod source;
 
 pub use analysis::{Analysis, Contribution, Distribution, Intervals, State, Windows};
-pub use recorder::{Error, ProbeCost, Record, Recorder};
+pub use recorder::{Error, ProbeCost, Reached, Record, Recorder};
 pub use source::Source;

@@ -13,6 +13,7 @@ use libbpf_rs::{Link, MapCore, MapFlags};
 use memmap2::{Mmap, MmapOptions};
 use nix::unistd::getppid;
 use plimsoll_kernel::error::{bpf_remedy, remedy};
+use plimsoll_kernel::meter::monotonic_ns;
 
 use crate::analysis::State;
 use crate::faults::FaultCounts;
@@ -100,6 +101,10 @@ pub struct Record {
     pub lost: u64,
 }
 
+/// How many states each CPU had passed ([`Recorder::reached`]).
+#[derive(Clone, Debug)]
+pub struct Reached(Vec<u64>);
+
 /// Programs at every source. They record from [`Recorder::start`] on and end
 /// with it. Needs root.
 pub struct Recorder {
@@ -112,6 +117,8 @@ pub struct Recorder {
     /// Those that have room, the first ones.
     cpus: usize,
     room: usize,
+    /// On the clock of the states.
+    started_ns: u64,
 }
 
 impl fmt::Debug for Recorder {
@@ -179,6 +186,7 @@ impl Recorder {
             possible_cpus,
             cpus,
             room: states as usize,
+            started_ns: 0,
         })
     }
 
@@ -195,6 +203,7 @@ impl Recorder {
             .reached
             .update_percpu(&0_u32.to_ne_bytes(), &zeros, MapFlags::ANY)
             .map_err(bpf("reset the counters"))?;
+        self.started_ns = monotonic_ns();
         self.enable(1);
         Ok(())
     }
@@ -206,19 +215,37 @@ impl Recorder {
     /// The counters cannot be read.
     pub fn stop(&mut self) -> Result<Record, Error> {
         self.enable(0);
-        let reached = self
+        let reached = self.reached()?;
+        Ok(self.read(&reached))
+    }
+
+    /// How far it has come. The programs go on, as what they cost does, and what they record
+    /// from now on is not in [`Recorder::read`] of this.
+    ///
+    /// # Errors
+    ///
+    /// The counters cannot be read.
+    pub fn reached(&self) -> Result<Reached, Error> {
+        let counts = self
             .skeleton
             .maps
             .reached
             .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(bpf("read the counters"))?
             .unwrap_or_default();
+        let counts = counts.iter().map(|count| word(count).unwrap_or(0));
+        Ok(Reached(counts.collect()))
+    }
+
+    /// What was recorded from the last start up to there.
+    #[must_use]
+    pub fn read(&self, reached: &Reached) -> Record {
         let mut record = Record {
             cpus: Vec::new(),
             lost: 0,
         };
-        for (cpu, count) in reached.iter().enumerate() {
-            let count = word(count).unwrap_or(0) as usize;
+        for (cpu, &count) in reached.0.iter().enumerate() {
+            let count = count as usize;
             let has_room = cpu < self.cpus;
             let kept = if has_room { count.min(self.room) } else { 0 };
             record.lost += (count - kept) as u64;
@@ -226,7 +253,7 @@ impl Recorder {
                 record.cpus.push(self.states(cpu, kept));
             }
         }
-        Ok(record)
+        record
     }
 
     /// The first `kept` states of a CPU. An interrupt's state may have been
@@ -235,14 +262,7 @@ impl Recorder {
         let start = cpu * self.room * 8;
         let words = self.array[start..start + kept * 8].chunks_exact(8);
         let mut states: Vec<State> = words
-            .filter_map(|bytes| {
-                let word = word(bytes)?;
-                let source = (word & ((1 << SOURCE_BITS) - 1)) as usize;
-                Some(State {
-                    at_ns: word >> SOURCE_BITS,
-                    source: *Source::ALL.get(source)?,
-                })
-            })
+            .filter_map(|bytes| state(word(bytes)?, self.started_ns))
             .collect();
         states.sort_by_key(|state| state.at_ns);
         states
@@ -260,6 +280,17 @@ impl Recorder {
 fn up_to_highest(list: &str) -> Option<usize> {
     let highest = list.trim().rsplit([',', '-']).next()?;
     highest.parse::<usize>().ok()?.checked_add(1)
+}
+
+/// A state's word; nothing if what stands there is older than the record. A place is taken before
+/// it is written, and a program that was interrupted between the two has not written its own yet.
+fn state(word: u64, started_ns: u64) -> Option<State> {
+    let source = (word & ((1 << SOURCE_BITS) - 1)) as usize;
+    let state = State {
+        at_ns: word >> SOURCE_BITS,
+        source: *Source::ALL.get(source)?,
+    };
+    (state.at_ns >= started_ns).then_some(state)
 }
 
 /// The word at the start of `bytes`.
@@ -354,6 +385,21 @@ fn nanos(span: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It had been a state at the machine's start, and an interval as long as the machine was up.
+    #[test]
+    fn a_place_that_was_taken_and_not_written_is_no_state() {
+        let word = |at_ns: u64, source: Source| at_ns << SOURCE_BITS | source as u64;
+        let written = state(word(5_000, Source::IpOutput), 4_000).unwrap();
+        assert_eq!((written.at_ns, written.source), (5_000, Source::IpOutput));
+        assert_eq!(state(0, 4_000), None, "never written");
+        assert_eq!(
+            state(word(3_999, Source::IpOutput), 4_000),
+            None,
+            "of before"
+        );
+        assert_eq!(state(word(5_000, Source::SystemCall) | 15, 4_000), None);
+    }
 
     #[test]
     fn memory_is_for_cpus_up_to_the_highest_that_is_online() {

@@ -79,6 +79,27 @@ fn what_finds_no_room_is_counted_as_lost() {
     assert!(record.cpus[0].len() < 100);
 }
 
+/// The programs still cost what they cost, while the workload goes on.
+#[test]
+fn a_record_ends_where_it_was_told_to() {
+    bind_to_cpu_0();
+    let mut recorder = recorder(1_000_000);
+    recorder.start().unwrap();
+    for _ in 0..1000 {
+        std::hint::black_box(getppid());
+    }
+    let reached = recorder.reached().unwrap();
+    let short = recorder.read(&reached);
+    for _ in 0..20_000 {
+        std::hint::black_box(getppid());
+    }
+    assert_eq!(recorder.read(&reached).cpus, short.cpus);
+    assert!(of(&short.cpus[0], Source::SystemCall) >= 1000);
+    let whole = recorder.stop().unwrap();
+    let later = whole.cpus[0].len() - short.cpus[0].len();
+    assert!(later >= 20_000, "{later}");
+}
+
 #[test]
 fn a_probe_costs_something() {
     let cost = ProbeCost::measure().expect("attaching needs root and a kernel with BTF");

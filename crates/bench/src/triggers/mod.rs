@@ -89,15 +89,21 @@ pub(crate) struct Recorded {
 /// Runs a workload once, with the probes.
 pub(crate) fn record(workload: Workload, plan: Plan) -> Result<Recorded, Error> {
     let mut recorder = Recorder::attach(plan.states)?;
+    // The work is counted from here on and to its end, so all of it is probed.
+    recorder.start()?;
     let load = Load::start(workload, plan.seconds)?;
     interrupt::sleep(WARM_UP)?;
+    // What came before is forgotten.
     recorder.start()?;
     interrupt::sleep(Duration::from_secs(plan.seconds.into()))?;
-    let record = recorder.stop()?;
-    drop(recorder);
+    let reached = recorder.reached()?;
     let cpu = load.cpu();
+    let work_per_s = load.stop()?;
+    // Reading takes a CPU, which the workload has no more need of.
+    let record = recorder.read(&reached);
+    drop(recorder);
     Ok(Recorded {
-        work_per_s: load.stop()?,
+        work_per_s,
         analysis: analyse(&record, cpu),
         cpus: OfCpu::each(&record),
         lost: record.lost,
