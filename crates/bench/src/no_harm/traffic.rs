@@ -91,16 +91,27 @@ pub(super) fn udp(
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let received = scope.spawn(|| host.run_on_cpu(|| take(&sockets, &done)));
+        // Also where nothing could be asked for or sent, which the receiver does not see.
+        let sending = Sending(&done);
         if asks && let Sockets::Udp(sockets) = &sockets {
             let greeted = host.run(|| sockets[0].send_to(GREETING, target))?;
             greeted.map_err(io_error("ask for datagrams"))?;
         }
         let sent = sender.run_on_cpu(|| send(&server, target, asks, flow))?;
-        done.store(true, Ordering::Relaxed);
+        drop(sending);
         let received = join(received)?.map_err(io_error("receive datagrams"))?;
         let sent = sent.map_err(io_error("send datagrams"))?;
         Ok(Counted { sent, received })
     })
+}
+
+/// Tells the receiver at its end that nothing more is sent.
+struct Sending<'a>(&'a AtomicBool);
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Any port of any address of the same family.
@@ -479,7 +490,36 @@ fn io_error(action: &'static str) -> impl Fn(io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use plimsoll_testbed::{Config, Testbed};
+
     use super::*;
+
+    /// The receiver had waited for ever for a sender that nobody could ask. Needs root.
+    #[test]
+    fn a_sender_that_cannot_be_asked_is_an_error() {
+        let (sender, ended) = mpsc::channel();
+        // Not awaited: it would not come back.
+        thread::spawn(move || {
+            let testbed = Testbed::create(Config::default()).unwrap();
+            let flow = Flow {
+                packets: 10,
+                rate_pps: 1000,
+                payload_bytes: 10,
+            };
+            let (load, test) = (testbed.load(), testbed.test());
+            // Nobody sends there.
+            let nowhere = SocketAddr::new(load.ipv4().into(), 0);
+            let asked = udp(load, test, Receiver::Asking, nowhere, flow);
+            drop(testbed);
+            sender
+                .send(asked.map_err(|error| error.to_string()))
+                .unwrap();
+        });
+        let asked = ended.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(asked.unwrap_err(), "cannot ask for datagrams");
+    }
 
     /// The bench had waited for ever for a client that could not connect.
     #[test]
