@@ -31,7 +31,7 @@ use std::io;
 use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -80,9 +80,11 @@ struct Shared {
     checking: AtomicBool,
     wake_up: Duration,
     pending: Earliest<Pending>,
-    /// The backup in the runtime's driver, from the first sleep on.
-    backup: OnceLock<Arc<AsyncFd<TimerFd>>>,
+    /// In the runtime's driver, from the first sleep to the runtime's end. Locked after `pending`.
+    backup: Mutex<Option<Backup>>,
 }
+
+type Backup = Arc<AsyncFd<TimerFd>>;
 
 #[derive(Debug)]
 struct Pending {
@@ -124,12 +126,12 @@ impl SoftTime {
                 armed: None,
                 parked: 0,
             }),
-            backup: OnceLock::new(),
+            backup: Mutex::new(None),
         })))
     }
 
     /// Makes the parking of workers a trigger state of the runtime that
-    /// `builder` builds: one runtime for one `SoftTime`, with I/O enabled. It
+    /// `builder` builds: one runtime at a time for one `SoftTime`, with I/O enabled. It
     /// takes the builder's hooks `on_thread_park` and `on_thread_unpark`, and
     /// those around each poll of a task under `tokio_unstable`.
     pub fn install(&self, builder: &mut Builder) {
@@ -179,6 +181,10 @@ impl SoftTime {
 impl Shared {
     fn lock(&self) -> Guard<'_, Pending> {
         self.pending.lock()
+    }
+
+    fn backup(&self) -> MutexGuard<'_, Option<Backup>> {
+        self.backup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
@@ -250,7 +256,8 @@ impl Shared {
     }
 
     fn arm(&self, pending: &mut Pending, at: Instant) {
-        let Some(backup) = self.backup.get() else {
+        let backup = self.backup();
+        let Some(backup) = backup.as_ref() else {
             return;
         };
         let after = armed_for(at.saturating_since(self.clock.now()));
@@ -284,9 +291,7 @@ impl Shared {
 
     /// Schedules a sleep for `waker`; its place.
     fn add(self: &Arc<Self>, at: Instant, waker: Waker) -> io::Result<usize> {
-        if self.backup.get().is_none() {
-            self.start_backup()?;
-        }
+        self.start_backup()?;
         let mut guard = self.lock();
         let pending = &mut *guard;
         let place = pending.sleeps.vacant_entry();
@@ -328,33 +333,63 @@ impl Shared {
         drop(pending);
     }
 
-    /// Registers the backup with the current runtime's driver. A task waits for
-    /// it, since the runtime runs no hook for a descriptor nobody awaits.
-    fn start_backup(self: &Arc<Self>) -> io::Result<()> {
+    /// A runtime that ended took its backup along, and sleeps go on in the next one.
+    fn renew_backup(self: &Arc<Self>) -> io::Result<()> {
+        if self.start_backup()? {
+            self.cover(&mut self.lock());
+        }
+        Ok(())
+    }
+
+    /// Registers a backup with the current runtime's driver, if there is none; whether it did. A
+    /// task waits for it, since the runtime runs no hook for a descriptor nobody awaits.
+    fn start_backup(self: &Arc<Self>) -> io::Result<bool> {
+        let mut known = self.backup();
+        if known.is_some() {
+            return Ok(false);
+        }
         let runtime = Handle::try_current().map_err(io::Error::other)?;
         #[expect(
             deprecated,
             reason = "its successor is unsafe; sound here, a TimerFd keeps its one descriptor open"
         )]
         let backup = AsyncFd::with_interest(TimerFd::new()?, Interest::READABLE)?;
-        if self.backup.set(Arc::new(backup)).is_ok() {
-            let shared = Arc::clone(self);
-            runtime.spawn(async move { shared.watch_backup().await });
-        }
-        Ok(())
+        let backup = Arc::new(backup);
+        *known = Some(Arc::clone(&backup));
+        drop(known);
+        let watched = Watched {
+            shared: Arc::clone(self),
+            backup,
+        };
+        runtime.spawn(watched.watch());
+        Ok(true)
     }
+}
 
-    /// Ends with the runtime, whose driver then is gone.
-    async fn watch_backup(&self) {
-        while let Some(backup) = self.backup.get()
-            && let Ok(mut ready) = backup.readable().await
-        {
+/// A backup that a task of its runtime waits for. When the runtime ends, so do the task and
+/// the driver, and the next runtime gets a backup of its own.
+struct Watched {
+    shared: Arc<Shared>,
+    backup: Backup,
+}
+
+impl Watched {
+    async fn watch(self) {
+        while let Ok(mut ready) = self.backup.readable().await {
             if ready.get_inner().clear_shared().is_err() {
                 return;
             }
             ready.clear_ready();
-            self.on_backup_expiry();
+            self.shared.on_backup_expiry();
         }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let mut pending = self.shared.lock();
+        pending.armed = None;
+        *self.shared.backup() = None;
     }
 }
 
@@ -403,6 +438,7 @@ impl Sleep {
             return Poll::Pending;
         };
         if self.time.0.rewake(place, waker) {
+            self.time.0.renew_backup()?;
             return Poll::Pending;
         }
         self.cancel();

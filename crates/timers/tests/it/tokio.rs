@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_timers::SoftTimerConfig;
@@ -136,6 +138,62 @@ fn dropped_sleeps_free_their_places() {
         time.sleep(Duration::from_micros(10)).await.unwrap();
         assert!(start.elapsed() < Duration::from_secs(60));
     });
+}
+
+/// The backup had stayed in the driver of the first, which was gone: the others slept for ever.
+#[test]
+fn one_runtime_after_the_other_ends_sleeps() {
+    let (sender, ended) = mpsc::channel();
+    // Not awaited: it would not come back.
+    thread::spawn(move || {
+        let time = SoftTime::new(SoftTimeConfig::default()).unwrap();
+        for workers in [0, 2, 0, 2] {
+            let mut builder = match workers {
+                0 => Builder::new_current_thread(),
+                _ => Builder::new_multi_thread(),
+            };
+            time.install(&mut builder);
+            let runtime = builder.worker_threads(2).build().unwrap();
+            runtime.block_on(async {
+                let left = tokio::spawn(time.sleep(Duration::from_secs(3600)));
+                time.sleep(Duration::from_millis(1)).await.unwrap();
+                assert!(!left.is_finished());
+            });
+        }
+        sender.send(()).unwrap();
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(20));
+    ended.expect("a sleep did not end");
+}
+
+/// A sleep that one runtime has polled goes on in the next.
+#[test]
+fn a_sleep_may_outlive_its_runtime() {
+    let (sender, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let time = SoftTime::new(SoftTimeConfig::default()).unwrap();
+        let runtime = || {
+            let mut builder = Builder::new_current_thread();
+            time.install(&mut builder);
+            builder.build().unwrap()
+        };
+        let mut sleep = Box::pin(time.sleep(Duration::from_millis(50)));
+        let polled = runtime().block_on(futures_poll(&mut sleep));
+        assert!(polled.is_none_or(|slept| slept.is_ok()));
+        runtime().block_on(async {
+            // It never parks, and so nobody but the sleep's own backup asks.
+            let busy = tokio::spawn(async {
+                loop {
+                    task::yield_now().await;
+                }
+            });
+            sleep.await.unwrap();
+            busy.abort();
+        });
+        sender.send(()).unwrap();
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(20));
+    ended.expect("a sleep did not end");
 }
 
 /// The backup has to be in a runtime's driver.
