@@ -273,9 +273,14 @@ impl<'a> Client<'a> {
                 Step::Waiting => continue,
                 Step::Failed => self.report.failed += 1,
                 Step::Succeeded => {
-                    self.report.succeeded += 1;
-                    let now = self.begun.elapsed();
-                    self.latency.record(now.saturating_sub(attempt.due));
+                    let latency = self.begun.elapsed().saturating_sub(attempt.due);
+                    // It is looked for before those that are late are given up.
+                    if latency > self.config.timeout {
+                        self.report.timed_out += 1;
+                    } else {
+                        self.report.succeeded += 1;
+                        self.latency.record(latency);
+                    }
                 }
             }
             // Closing it ends its watch, too.
@@ -298,7 +303,38 @@ impl<'a> Client<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
     use super::*;
+
+    /// It had succeeded, and its latency was above the limit that it had.
+    #[test]
+    fn an_answer_that_comes_late_is_not_in_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let config = Config {
+            target: listener.local_addr().unwrap(),
+            rate_pps: 1,
+            duration: Duration::from_millis(10),
+            timeout: Duration::from_millis(1),
+            realtime: false,
+        };
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; REQUEST.len()]).unwrap();
+            stream.write_all(ANSWER).unwrap();
+        });
+        let mut client = Client::new(&config).unwrap();
+        client.start(0, Duration::ZERO).unwrap();
+        while !client.open.is_empty() {
+            // As a client that gets no CPU.
+            thread::sleep(Duration::from_millis(10));
+            client.serve_ready().unwrap();
+        }
+        server.join().unwrap();
+        let report = &client.report;
+        assert_eq!((report.succeeded, report.timed_out), (0, 1));
+    }
 
     #[test]
     fn values_out_of_range_are_named() {
