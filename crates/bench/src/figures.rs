@@ -46,9 +46,9 @@ pub struct Bystander {
     pub sent: u64,
     /// Probes without an answer in time.
     pub lost: u64,
-    /// Median latency in microseconds.
+    /// Median latency of those that were answered, in microseconds; not a number if none was.
     pub p50_us: f64,
-    /// 99th percentile of the latency in microseconds.
+    /// 99th percentile of the same.
     pub p99_us: f64,
 }
 
@@ -57,8 +57,8 @@ impl Bystander {
         Self {
             sent: probed.sent,
             lost: probed.lost + probed.late,
-            p50_us: probed.latency.p50_ns as f64 / 1e3,
-            p99_us: probed.latency.p99_ns as f64 / 1e3,
+            p50_us: latency_us(probed.answered, probed.latency.p50_ns),
+            p99_us: latency_us(probed.answered, probed.latency.p99_ns),
         }
     }
 
@@ -76,6 +76,14 @@ impl Bystander {
     #[must_use]
     pub fn loss(&self) -> f64 {
         self.lost as f64 / self.sent.max(1) as f64
+    }
+}
+
+/// A percentile of the latency of so many answers. Of none there is none: 0 would be the best.
+pub(crate) fn latency_us(answers: u64, percentile_ns: u64) -> f64 {
+    match answers {
+        0 => f64::NAN,
+        _ => percentile_ns as f64 / 1e3,
     }
 }
 
@@ -174,7 +182,40 @@ pub(crate) fn grouped(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_report::Side;
+
     use super::*;
+
+    /// It had a latency of 0, and met each goal that has a highest one.
+    #[test]
+    fn a_client_that_nobody_answers_has_no_latency() {
+        let none = probe::Percentiles {
+            p50_ns: 0,
+            p90_ns: 0,
+            p99_ns: 0,
+            p999_ns: 0,
+            max_ns: 0,
+        };
+        let mut probed = probe::Report {
+            sent: 10,
+            answered: 0,
+            late: 4,
+            lost: 6,
+            duplicates: 0,
+            send_errors: 0,
+            latency: none,
+            slip: none,
+            realtime: true,
+        };
+        let bystander = Bystander::of(&probed);
+        assert_eq!(bystander.loss(), 1.0);
+        let met = |p99_us| Goal::new("id", "p99", Side::AtMost, 2.0, "x", vec![p99_us]).met;
+        assert_eq!(met(bystander.p99_us), None);
+        let json = serde_json::to_value(bystander).unwrap();
+        assert!(json["p50_us"].is_null(), "{json}");
+        probed.answered = 4;
+        assert_eq!(met(Bystander::of(&probed).p99_us), Some(true));
+    }
 
     #[test]
     fn the_better_of_two_is_what_values_are_compared_with() {

@@ -36,7 +36,9 @@ pub(crate) fn curves_over_flood<C>(
     };
     let curve = |(index, name): (usize, &&'static str)| {
         let of = cases.iter().map(&point).filter(|(one, ..)| one == name);
-        let points: Vec<(f64, f64)> = of.map(|(_, x, y)| (x, y)).collect();
+        let points = of.map(|(_, x, y)| (x, y));
+        // Of a case without an answer there is no latency.
+        let points: Vec<(f64, f64)> = points.filter(|(_, y)| y.is_finite()).collect();
         (!points.is_empty()).then(|| (*name, Line::new(index, points)))
     };
     Figure {

@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::{Base, Bench, Measured, Part};
 use crate::Error;
 use crate::cases::{Case, Cases};
-use crate::figures::{Bystander, HostCpu, grouped};
+use crate::figures::{Bystander, HostCpu, grouped, latency_us};
 use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::on_load_host;
 use crate::udp::{Run as UdpRun, Servers};
@@ -191,7 +191,8 @@ fn summary(case: &Case<(), Run>) -> BeyondCase {
         bystander: Bystander::over(case, |run| run.udp.bystander),
         protected_attempts: case.total(|run| run.protected.attempts),
         protected_succeeded: case.total(|run| run.protected.succeeded),
-        protected_p50_us: case.middle(|run| run.protected.latency.p50_ns as f64 / 1e3),
+        protected_p50_us: case
+            .middle(|run| latency_us(run.protected.succeeded, run.protected.latency.p50_ns)),
     }
 }
 

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use plimsoll_report::{Goal, Side};
 use plimsoll_testbed::connect;
+use plimsoll_testbed::probe::Percentiles;
 use serde::Serialize;
 
 use super::{Bench, Measured, Part};
 use crate::Error;
 use crate::cases::{Case, Cases};
-use crate::figures::{grouped, percents_of, percents_of_better};
+use crate::figures::{grouped, latency_us, percents_of, percents_of_better};
 use crate::nftables::{Limit, tune};
 use crate::offered::{BENEATH_A_CLIENT, Offered, Smaller};
 use crate::protection::{Protection, Protector, Stage};
@@ -277,6 +278,9 @@ impl Outcome {
 
     fn summary(&self, case: &Case<SynTarget, Runs>) -> SynsCase {
         let limit = limit_for(&self.limits, case.load);
+        let latency = |of: fn(&Percentiles) -> u64| {
+            case.middle(|runs| latency_us(runs.clients.succeeded, of(&runs.clients.latency)))
+        };
         SynsCase {
             protection: case.protection,
             target: case.load,
@@ -288,8 +292,8 @@ impl Outcome {
             p99_us: case.middle(|runs| runs.web.p99_us),
             attempts: case.total(|runs| runs.clients.attempts),
             succeeded: case.total(|runs| runs.clients.succeeded),
-            connect_p50_us: case.middle(|runs| runs.clients.latency.p50_ns as f64 / 1e3),
-            connect_p99_us: case.middle(|runs| runs.clients.latency.p99_ns as f64 / 1e3),
+            connect_p50_us: latency(|latency| latency.p50_ns),
+            connect_p99_us: latency(|latency| latency.p99_ns),
         }
     }
 }
