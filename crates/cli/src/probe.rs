@@ -95,12 +95,13 @@ fn table(report: &Report) -> String {
         "\n{:<12}{:>12}{:>12}{:>12}{:>12}{:>12}\n",
         "us", "p50", "p90", "p99", "p99.9", "max"
     );
-    text += &percentiles("latency", &report.latency);
-    text += &percentiles("slip", &report.slip);
+    text += &percentiles("latency", report.answered, &report.latency);
+    text += &percentiles("slip", report.sent, &report.slip);
     text
 }
 
-fn percentiles(name: &str, percentiles: &Percentiles) -> String {
+/// Of so many values. Of none there is no percentile.
+fn percentiles(name: &str, count: u64, percentiles: &Percentiles) -> String {
     let columns = [
         percentiles.p50_ns,
         percentiles.p90_ns,
@@ -108,6 +109,47 @@ fn percentiles(name: &str, percentiles: &Percentiles) -> String {
         percentiles.p999_ns,
         percentiles.max_ns,
     ];
-    let columns = columns.map(|nanos| format!("{:>12.1}", nanos as f64 / 1e3));
+    let columns = columns.map(|nanos| match count {
+        0 => format!("{:>12}", "-"),
+        _ => format!("{:>12.1}", nanos as f64 / 1e3),
+    });
     format!("{name:<12}{}\n", columns.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(nanos: u64) -> Percentiles {
+        Percentiles {
+            p50_ns: nanos,
+            p90_ns: nanos,
+            p99_ns: nanos,
+            p999_ns: nanos,
+            max_ns: nanos,
+        }
+    }
+
+    /// The best of all latencies had stood there.
+    #[test]
+    fn where_nobody_answers_there_is_no_latency() {
+        let report = Report {
+            sent: 2,
+            answered: 0,
+            late: 1,
+            lost: 1,
+            duplicates: 0,
+            send_errors: 0,
+            latency: of(0),
+            slip: of(1500),
+            realtime: false,
+        };
+        let shown = table(&report);
+        let row = |name: &str| {
+            let row = shown.lines().find(|row| row.starts_with(name)).unwrap();
+            row.split_whitespace().skip(1).collect::<Vec<_>>()
+        };
+        assert_eq!(row("latency"), ["-"; 5]);
+        assert_eq!(row("slip"), ["1.5"; 5]);
+    }
 }
