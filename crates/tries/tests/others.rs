@@ -1,6 +1,7 @@
 //! What others have of the CPUs, beside a process of another session that is known to compute,
 //! and beside work of this test's own. What other work the machine has takes no part: two looks
-//! at the same time are compared, of which the longer one can only have more.
+//! at the same time are compared, of which the longer one can only have more. But a process that
+//! ends just then, and that nobody waited for, takes its time along: so no other tests run beside.
 
 use std::fs;
 use std::process::{Child, Command};
