@@ -29,9 +29,12 @@ pub(super) enum Progress {
 
 /// What a connection is for.
 pub(super) trait Session {
-    /// Goes on as far as it can. `silent`: nothing moved for [`IDLE`], so this is the last
+    /// Goes on as far as it can. `silent`: nothing was done for [`IDLE`], so this is the last
     /// turn but for what must be sent.
     fn turn(&mut self, stream: &mut (impl Read + Write), silent: bool) -> Progress;
+
+    /// Grows with what keeps a connection: whole requests, and what was sent of answers.
+    fn done(&self) -> u64;
 }
 
 /// How often silent connections are looked for.
@@ -83,6 +86,8 @@ pub(super) fn serve<S: Session>(
 struct Connection<C, S> {
     stream: C,
     session: S,
+    /// When anything was last done. Pieces of a request do not count: who sends one byte now and
+    /// then would keep its place for ever.
     moved: Instant,
 }
 
@@ -201,8 +206,12 @@ where
         let Some(connection) = self.connections.get_mut(&place) else {
             return;
         };
-        connection.moved = now;
-        match connection.session.turn(&mut connection.stream, silent) {
+        let before = connection.session.done();
+        let progress = connection.session.turn(&mut connection.stream, silent);
+        if connection.session.done() != before {
+            connection.moved = now;
+        }
+        match progress {
             Progress::Waits => {}
             Progress::Yields => self.again.push_back(place),
             // Closing its descriptor takes it out of the epoll instance.
@@ -240,5 +249,55 @@ where
             self.accepting = accepting;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Each line is a request.
+    #[derive(Default)]
+    struct Lines(u64);
+
+    impl Session for Lines {
+        fn turn(&mut self, stream: &mut (impl Read + Write), silent: bool) -> Progress {
+            let mut byte = [0];
+            while stream.read(&mut byte).is_ok_and(|length| length > 0) {
+                self.0 += u64::from(byte == *b"\n");
+            }
+            match silent {
+                true => Progress::Ended,
+                false => Progress::Waits,
+            }
+        }
+
+        fn done(&self) -> u64 {
+            self.0
+        }
+    }
+
+    /// Of 512 places such clients took all.
+    #[test]
+    fn a_byte_now_and_then_keeps_no_place() {
+        for (sent, stays) in [("ab", false), ("a\n", true)] {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            let (listener, _other) = UnixStream::pair().unwrap();
+            let mut all = vec![ours];
+            let accept = || all.pop().ok_or(io::ErrorKind::WouldBlock.into());
+            let mut events = Events::new(&listener, 1, accept, Lines::default).unwrap();
+            let begin = Instant::now();
+            events.accept(begin).unwrap();
+            let place = *events.connections.keys().next().unwrap();
+            theirs.write_all(sent.as_bytes()).unwrap();
+            events.turn(place, begin + IDLE - SWEEP, false);
+            events.sweep(begin + IDLE);
+            assert_eq!(events.connections.len(), usize::from(stays), "{sent:?}");
+            events.sweep(begin + IDLE + IDLE);
+            assert!(events.connections.is_empty(), "{sent:?}");
+        }
     }
 }

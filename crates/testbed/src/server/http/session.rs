@@ -28,6 +28,8 @@ pub(super) struct HttpSession<'a> {
     sent: usize,
     /// The answer that is on its way.
     answering: Option<Answering>,
+    /// Heads and contents of requests that were whole, and bytes of answers that were sent.
+    done: u64,
 }
 
 struct Answering {
@@ -51,6 +53,7 @@ impl<'a> HttpSession<'a> {
             outgoing: Vec::new(),
             sent: 0,
             answering: None,
+            done: 0,
         }
     }
 
@@ -65,9 +68,11 @@ impl<'a> HttpSession<'a> {
         if self.unread > 0 {
             return self.read(stream);
         }
+        self.done += u64::from(buffered > 0);
         match parse(&self.received) {
             Ok(Some((request, bytes))) => {
                 self.received.drain(..bytes);
+                self.done += 1;
                 self.unread = request.content_bytes;
                 self.site.work.run();
                 let content = usize::try_from(request.content_bytes).unwrap_or(usize::MAX);
@@ -99,7 +104,10 @@ impl<'a> HttpSession<'a> {
         while self.sent < self.outgoing.len() {
             match stream.write(&self.outgoing[self.sent..]) {
                 Ok(0) => return Err(self.lost()),
-                Ok(length) => self.sent += length,
+                Ok(length) => {
+                    self.sent += length;
+                    self.done += length as u64;
+                }
                 Err(error) if is_retry(&error) => return Err(Stop::Waits),
                 Err(_) => return Err(self.lost()),
             }
@@ -181,6 +189,10 @@ impl Session for HttpSession<'_> {
         }
         Progress::Yields
     }
+
+    fn done(&self) -> u64 {
+        self.done
+    }
 }
 
 #[cfg(test)]
@@ -252,6 +264,7 @@ mod tests {
                 assert!(session.outgoing.capacity() <= 2 * PIECE_BYTES);
                 turns += 1;
             }
+            let client_bytes = client.got.len() as u64;
             let got = String::from_utf8(client.got).unwrap();
             assert!(got.starts_with("HTTP/1.1 405 "), "{got}");
             let (_, second) = got[1..].split_once("HTTP/1.1 200 OK").unwrap();
@@ -259,6 +272,8 @@ mod tests {
             assert_eq!(content.len(), 3 * PIECE_BYTES + 7);
             assert!(turns > 3 * PIECE_BYTES / 1000, "{turns}");
             assert_eq!(site.counters.read().sent, 2);
+            // Two heads, a content, and the answers.
+            assert_eq!(session.done(), 3 + client_bytes);
         });
     }
 
@@ -305,6 +320,7 @@ mod tests {
             let mut slow = HttpSession::new(site);
             let mut stream = client(b"GET / HTTP/1.1\r\n");
             assert_eq!(slow.turn(&mut stream, false), Progress::Waits);
+            assert_eq!(slow.done(), 0, "a piece of a request");
             assert_eq!(slow.turn(&mut stream, true), Progress::Ended);
             assert!(stream.got.starts_with(b"HTTP/1.1 408 "));
         });
