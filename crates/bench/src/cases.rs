@@ -26,6 +26,19 @@ impl<L, R, P> Case<L, R, P> {
     }
 }
 
+/// What takes turns, as it does in this round: backwards in every second one, so that no side
+/// always comes first.
+pub(crate) fn in_round<T>(
+    round: usize,
+    all: impl IntoIterator<Item = T>,
+) -> impl Iterator<Item = T> {
+    let mut all: Vec<T> = all.into_iter().collect();
+    if round.is_multiple_of(2) {
+        all.reverse();
+    }
+    all.into_iter()
+}
+
 /// All cases, in the order in which they take turns in the first round.
 #[derive(Debug)]
 pub(crate) struct Cases<L, R, P = Protection>(pub(crate) Vec<Case<L, R, P>>);
@@ -49,14 +62,9 @@ impl<L: Copy + PartialEq, R, P: Copy + PartialEq> Cases<L, R, P> {
         Self(loads.iter().flat_map(all).collect())
     }
 
-    /// All cases as they take turns in this round: backwards in every second one, so that no side
-    /// always comes first.
+    /// All cases as they take turns in this round.
     pub(crate) fn in_round(&mut self, round: usize) -> impl Iterator<Item = &mut Case<L, R, P>> {
-        let mut cases: Vec<_> = self.0.iter_mut().collect();
-        if round.is_multiple_of(2) {
-            cases.reverse();
-        }
-        cases.into_iter()
+        in_round(round, &mut self.0)
     }
 
     /// One value of each run of a case; nothing if there is no such case.

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::Plan;
 use crate::Error;
-use crate::cases::{Case, Cases};
+use crate::cases::{Case, Cases, in_round};
 use crate::forward::{LIMIT_PERCENT, Router, start_limited};
 use crate::passing::{Effort, Family, PassingCounts, Running, Site};
 use crate::traffic::{TIME_BOUND, compute_bound, during_flood_of, on_cpu_of};
@@ -69,7 +69,7 @@ pub(super) fn run(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Outcom
     let mlfrr_pps = stock_mlfrr(&effort)?;
     let mut cases = Cases::new(&ROUTERS, &plan.router_multiples);
     for round in 1..=plan.runs {
-        for router in ROUTERS {
+        for router in in_round(round, ROUTERS) {
             let scene = Scene::start(&effort, router)?;
             let of_router = cases.0.iter_mut();
             for case in of_router.filter(|case| case.protection == router) {

@@ -26,6 +26,7 @@ use plimsoll_testbed::placement::Placement;
 use serde::Serialize;
 
 use crate::Error;
+use crate::cases::in_round;
 use crate::mlfrr;
 use crate::spoken::Spoken;
 pub(crate) use goals::{at_overload, mlfrr_ratio, with_runs};
@@ -322,7 +323,8 @@ pub(crate) fn measure<W: Way>(
         );
     }
     for run in 1..=effort.runs {
-        for (way, case) in cases.iter_mut().filter(|(_, case)| case.why.is_none()) {
+        let left = cases.iter_mut().filter(|(_, case)| case.why.is_none());
+        for (way, case) in in_round(run, left) {
             let (name, family) = (case.way, case.family);
             progress(&format!("run {run}, {}: {name}", family.name()));
             match one_run(effort, *way, family) {

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::Plan;
 use crate::Error;
+use crate::cases::in_round;
 use crate::passing::is_of_all;
 
 /// What one way to serve came to.
@@ -42,7 +43,7 @@ pub(super) fn in_turns<W: Copy, R>(
     };
     let mut cases: Vec<SideCase<R>> = ways.iter().map(new).collect();
     for run in 1..=plan.effort.runs {
-        for (&way, case) in ways.iter().zip(&mut cases) {
+        for (&way, case) in in_round(run, ways.iter().zip(&mut cases)) {
             if case.why.is_some() {
                 continue;
             }

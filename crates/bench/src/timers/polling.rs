@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::Plan;
 use crate::Error;
+use crate::cases::in_round;
 use crate::passing::is_of_all;
 use crate::stack::Effort;
 use crate::stack::http::serve_configured;
@@ -118,7 +119,7 @@ pub(super) fn measure(
 ) -> Result<Vec<PollingCase>, Error> {
     let mut cases = WAYS.map(|way| (way, PollingCase::new(way)));
     for run in 1..=plan.runs {
-        for (way, case) in &mut cases {
+        for (way, case) in in_round(run, &mut cases) {
             if case.why.is_some() {
                 continue;
             }

@@ -33,6 +33,7 @@ pub(crate) use self::round::measure as measure_round;
 pub use self::spacing::Spacing;
 pub use self::way::Way;
 use crate::Error;
+use crate::cases::in_round;
 use crate::passing::is_of_all;
 
 /// What is measured.
@@ -183,8 +184,8 @@ fn measure(
         .collect();
     let mut over: Option<Direction> = None;
     for round in 1..=plan.rounds {
-        cases.reverse();
-        for (way, case) in cases.iter_mut().filter(|(_, case)| case.why.is_none()) {
+        let left = cases.iter_mut().filter(|(_, case)| case.why.is_none());
+        for (way, case) in in_round(round, left) {
             let name = way.name();
             progress(&format!("{rate_mbit} Mbit/s, round {round}: {name}"));
             match round::measure(plan, *way, rate_mbit, &mut case.transfers) {
@@ -200,9 +201,6 @@ fn measure(
                 Err(error) => case.why = Some(with_causes(&error)),
             }
         }
-    }
-    if plan.rounds % 2 == 1 {
-        cases.reverse();
     }
     let mut cases: Vec<Case> = cases.into_iter().map(|(_, case)| case).collect();
     for case in &mut cases {
