@@ -6,7 +6,7 @@ mod zone;
 
 use std::io;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::answer::Transport;
 use self::zone::Zone;
@@ -14,7 +14,7 @@ use super::counters::SharedCounters;
 use super::network::{Network, everywhere};
 use super::tcp::{self, Connection, IDLE};
 use super::udp::{self, Reply};
-use super::{Config, LOOK, is_retry};
+use super::{Config, is_retry};
 use crate::spin::Work;
 use crate::{Error, interrupt};
 
@@ -111,35 +111,63 @@ impl Server<'_> {
     }
 }
 
-/// Fills `bytes`. False: the client closed or was silent for too long.
+/// Fills `bytes`. False: the client closed, or took too long.
 fn read_whole(connection: &mut dyn Connection, bytes: &mut [u8]) -> io::Result<bool> {
-    move_all(bytes.len(), |read| connection.read(&mut bytes[read..]))
+    move_all(bytes.len(), IDLE, |read| {
+        connection.read(&mut bytes[read..])
+    })
 }
 
-/// Writes `bytes`. False: the client took nothing for too long.
+/// Writes `bytes`. False: the client took too long.
 fn write_whole(connection: &mut dyn Connection, bytes: &[u8]) -> io::Result<bool> {
-    move_all(bytes.len(), |written| connection.write(&bytes[written..]))
+    move_all(bytes.len(), IDLE, |written| {
+        connection.write(&bytes[written..])
+    })
 }
 
 /// Moves so many bytes by a call that is told how many it has moved and moves some. False: there are no
-/// more, or none for too long.
-fn move_all(bytes: usize, mut some: impl FnMut(usize) -> io::Result<usize>) -> io::Result<bool> {
-    let (mut moved, mut silent) = (0, Duration::ZERO);
+/// more, or not all within `patience`: who moves a byte now and then would keep a thread for ever.
+fn move_all(
+    bytes: usize,
+    patience: Duration,
+    mut some: impl FnMut(usize) -> io::Result<usize>,
+) -> io::Result<bool> {
+    let (begun, mut moved) = (Instant::now(), 0);
     while moved < bytes {
         match some(moved) {
             Ok(0) => return Ok(false),
-            Ok(more) => {
-                moved += more;
-                silent = Duration::ZERO;
-            }
-            Err(error) if is_retry(&error) => {
-                silent += LOOK;
-                if interrupt::requested() || silent >= IDLE {
-                    return Ok(false);
-                }
-            }
+            Ok(more) => moved += more,
+            Err(error) if is_retry(&error) => {}
             Err(error) => return Err(error),
+        }
+        if moved < bytes && (interrupt::requested() || begun.elapsed() >= patience) {
+            return Ok(false);
         }
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_now_and_then_keeps_no_thread() {
+        let patience = Duration::from_millis(50);
+        let mut calls = 0;
+        let slow = |_| {
+            calls += 1;
+            thread::sleep(patience / 5);
+            Ok(1)
+        };
+        assert!(!move_all(1000, patience, slow).unwrap());
+        assert!((1..=5).contains(&calls), "{calls}");
+        // What is there at once is taken, however long the thread did not run.
+        let at_once = |moved| {
+            thread::sleep(patience);
+            Ok(10 - moved)
+        };
+        assert!(move_all(10, patience, at_once).unwrap());
+        assert!(!move_all(10, patience, |_| Ok(0)).unwrap(), "it closed");
+    }
 }
