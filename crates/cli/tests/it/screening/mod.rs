@@ -255,6 +255,7 @@ pub(crate) fn beside_flood(line: &Line, rate_pps: u64, work: impl FnOnce()) -> R
         frames: 4_000_000_000,
     };
     let stop = Stop::new();
+    let before = arrived(line);
     let report = thread::scope(|scope| {
         let flooding = scope.spawn(|| blast(line, rate_pps, bound, &stop));
         thread::sleep(Duration::from_millis(300));
@@ -263,6 +264,12 @@ pub(crate) fn beside_flood(line: &Line, rate_pps: u64, work: impl FnOnce()) -> R
         stop.stop();
         flooding.join().unwrap()
     });
+    // While it is inhibited, the interface receives nothing of what waits, for longer than
+    // `settle` looks.
+    let deadline = Instant::now() + LIMIT;
+    while arrived(line) - before < report.sent && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(10));
+    }
     settle(line);
     report
 }
