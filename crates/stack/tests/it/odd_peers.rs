@@ -150,10 +150,8 @@ fn connecting_where_there_is_no_way_fails_at_once() {
     }
 }
 
-/// It asked the link for its own address, and said three seconds later that nobody has it. A datagram was
-/// lost without a word.
-#[test]
-fn a_stack_does_not_reach_itself_and_says_so_at_once() {
+/// A stack with an address of each family, at one end of a cable.
+fn of_both_families() -> (SimulatedDevice, Stack) {
     let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
     let config = StackConfig {
         addresses: vec![
@@ -162,7 +160,14 @@ fn a_stack_does_not_reach_itself_and_says_so_at_once() {
         ],
         ..StackConfig::default()
     };
-    let stack = Stack::start(device, &config).unwrap();
+    (cable, Stack::start(device, &config).unwrap())
+}
+
+/// It asked the link for its own address, and said three seconds later that nobody has it. A datagram was
+/// lost without a word.
+#[test]
+fn a_stack_does_not_reach_itself_and_says_so_at_once() {
+    let (cable, stack) = of_both_families();
     let socket = UdpSocket::bind(&stack, "[::]:0").unwrap();
     for own in ["10.0.0.2:1", "[fd00::2]:1"] {
         let connected = TcpStream::connect_nonblocking(&stack, own.parse().unwrap());
@@ -212,15 +217,7 @@ fn a_neighbour_that_asks_for_its_own_address_is_known_to_have_moved() {
 /// Three questions a second apart. It took 20 s to say so, and a datagram was lost without a word.
 #[test]
 fn a_neighbour_that_does_not_answer_is_an_unreachable_host() {
-    let (_cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
-    let config = StackConfig {
-        addresses: vec![
-            "10.0.0.2/24".parse().unwrap(),
-            "fd00::2/64".parse().unwrap(),
-        ],
-        ..StackConfig::default()
-    };
-    let stack = Stack::start(device, &config).unwrap();
+    let (_cable, stack) = of_both_families();
     let socket = UdpSocket::bind(&stack, "10.0.0.2:1000").unwrap();
     socket.connect("10.0.0.9:9").unwrap();
     socket.send(b"is anybody there?").unwrap();
