@@ -10,10 +10,6 @@
 #include "observing.h"
 
 #define NUMA_NODES_MAX 8
-/* What a datagram takes of the buffer at the least: the kernel's smallest, and one of so many
- * bytes (struct sk_buff and struct skb_shared_info come on top). */
-#define SKB_BYTES_MIN 768
-#define SKB_OVERHEAD_BYTES 512
 
 /* A socket's queue as found: bytes for UDP, connections for a listener. */
 struct queue {
@@ -96,16 +92,6 @@ static __always_inline bool has_no_room(const struct queue *queue)
 	       (__u64)(queue->capacity - queue->occupancy) * queue->datagrams < queue->occupancy;
 }
 
-/* Nor this one, which may be smaller than others. */
-static __always_inline bool finds_no_room(const struct queue *queue, const struct packet *packet)
-{
-	__u64 least = packet->left + SKB_OVERHEAD_BYTES;
-
-	if (least < SKB_BYTES_MIN)
-		least = SKB_BYTES_MIN;
-	return has_no_room(queue) && queue->occupancy + least > queue->capacity;
-}
-
 /* Of how much the socket has dropped, as much as `filling` holds; not 0. */
 static __always_inline __u8 drops_mark(const struct sock *sk)
 {
@@ -131,8 +117,8 @@ static __always_inline bool is_filling(struct channel *channel, const struct soc
  * room for one more, or when the socket drops: the stack counts what the consumer has
  * taken as well, until much of it is given back.
  */
-static __always_inline bool is_full(const struct packet *packet, const struct queue *queue,
-				    const struct verdict *verdict, const struct sock *sk)
+static __always_inline bool is_full(const struct queue *queue, const struct verdict *verdict,
+				    const struct sock *sk)
 {
 	struct channel *channel = verdict->channel;
 	bool over = queue->occupancy >=
@@ -144,8 +130,7 @@ static __always_inline bool is_full(const struct packet *packet, const struct qu
 		channel->filling = 0;
 		return over;
 	}
-	return over && (channel->pressed || finds_no_room(queue, packet) ||
-			!is_filling(channel, sk));
+	return over && (channel->pressed || has_no_room(queue) || !is_filling(channel, sk));
 }
 
 /*
@@ -175,7 +160,7 @@ static __always_inline enum outcome judge_queue(const struct packet *packet,
 		forget_old_pressure(verdict->slot);
 	if (channel && !queue->occupancy)
 		note_empty(channel);
-	discard = is_full(packet, queue, verdict, sk);
+	discard = is_full(queue, verdict, sk);
 	if (!channel)
 		return discard ? OUTCOME_SOCKET_QUEUE : OUTCOME_ADMITTED;
 	channel->occupancy = queue->occupancy;
@@ -184,7 +169,7 @@ static __always_inline enum outcome judge_queue(const struct packet *packet,
 	if (discard && settings.observing) {
 		queue->occupancy = unobserved_bytes(verdict->slot, queue->occupancy,
 						    queue->datagrams, socket_drops(sk));
-		discard = is_full(packet, queue, verdict, sk);
+		discard = is_full(queue, verdict, sk);
 	}
 	channel->discarding = discard;
 	if (!discard && !channel->pressed)

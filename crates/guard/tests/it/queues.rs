@@ -135,28 +135,6 @@ fn a_queue_that_was_not_full_takes_all_that_fits() {
     }
 }
 
-/// It was refused, since one of the mean size would not have fitted.
-#[test]
-fn a_small_datagram_fits_behind_large_ones() {
-    with_server(&Config::default(), |guard, server, client, frame| {
-        let capacity = getsockopt(server, sockopt::RcvBuf).unwrap() as u64;
-        let large = to_host(HOST_V4).udp(PEER_PORT, PORT, &[0; 1000]);
-        let mut each = 0;
-        while udp_occupancy(PORT) + each <= capacity {
-            assert!(admits(guard, &large));
-            let before = udp_occupancy(PORT);
-            client.send_to(&[0; 1000], (HOST_V4, PORT)).unwrap();
-            each = udp_occupancy(PORT) - before;
-        }
-        let room = capacity - udp_occupancy(PORT);
-        assert!((1024..each).contains(&room), "{room} of {each}");
-        assert!(admits(guard, frame));
-        assert!(takes(client));
-        while takes(client) {}
-        assert!(!admits(guard, frame), "it has dropped one");
-    });
-}
-
 /// What the consumer has taken counts against the stack's limit, up to a quarter of the
 /// buffer, until much of it is given back. The stack drops then, although the queue seems to
 /// have room.
