@@ -9,14 +9,14 @@
 
 mod adapter;
 mod filters;
-mod kernel;
+mod prerequisites;
 pub(crate) mod stacking;
 
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use plimsoll_kernel::error::{AttachError, HostError, os};
+use plimsoll_kernel::error::{AttachError, os};
 use plimsoll_kernel::ethtool;
 use plimsoll_kernel::host;
 use plimsoll_kernel::knobs::{self, Attribute, Device, Napi, Netdev};
@@ -93,12 +93,8 @@ pub fn check(interface: &str) -> Result<Check, Error> {
     let below = device.as_ref().ok().map(Device::lower).transpose();
     let below = below.map_err(os("list the interfaces below"))?;
     let below = below.unwrap_or_default();
-    let mut findings = vec![
-        owner(interface)?,
-        host_finding(host::check_capabilities(), "privileges", PRIVILEGES),
-        kernel::kernel(host::check_release(), host::preempts_receiving()),
-        host_finding(host::check_btf(), "btf", "the kernel describes its types"),
-    ];
+    let mut findings = vec![owner(interface)?];
+    findings.extend(prerequisites::findings());
     findings.extend(program());
     findings.extend([
         driver(&link, name.clone()),
@@ -128,8 +124,6 @@ pub fn check(interface: &str) -> Result<Check, Error> {
     })
 }
 
-const PRIVILEGES: &str = "all capabilities that the start takes are there";
-
 fn finding(
     id: &'static str,
     verdict: Verdict,
@@ -141,13 +135,6 @@ fn finding(
         verdict,
         found: found.into(),
         guard: guard.into(),
-    }
-}
-
-fn host_finding(result: Result<(), HostError>, id: &'static str, good: &str) -> Finding {
-    match result {
-        Ok(()) => finding(id, Verdict::Ok, good, "needs no more"),
-        Err(error) => finding(id, Verdict::Missing, error.to_string(), "does not start"),
     }
 }
 

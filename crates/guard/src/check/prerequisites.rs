@@ -1,10 +1,29 @@
-//! The kernel: whether it is new enough, and what it does otherwise than most.
+//! The host: what this process may do there, and whether its kernel is new enough, describes its
+//! types, and receives as most do.
 
 use plimsoll_kernel::error::HostError;
+use plimsoll_kernel::host;
 
-use super::{Finding, Verdict, finding, host_finding};
+use super::{Finding, Verdict, finding};
 
-pub(super) fn kernel(release: Result<(), HostError>, preempts_receiving: bool) -> Finding {
+const PRIVILEGES: &str = "all capabilities that the start takes are there";
+
+pub(super) fn findings() -> [Finding; 3] {
+    [
+        host_finding(host::check_capabilities(), "privileges", PRIVILEGES),
+        kernel(host::check_release(), host::preempts_receiving()),
+        host_finding(host::check_btf(), "btf", "the kernel describes its types"),
+    ]
+}
+
+fn host_finding(result: Result<(), HostError>, id: &'static str, good: &str) -> Finding {
+    match result {
+        Ok(()) => finding(id, Verdict::Ok, good, "needs no more"),
+        Err(error) => finding(id, Verdict::Missing, error.to_string(), "does not start"),
+    }
+}
+
+fn kernel(release: Result<(), HostError>, preempts_receiving: bool) -> Finding {
     match (release, preempts_receiving) {
         (Ok(()), true) => finding(
             "kernel",
