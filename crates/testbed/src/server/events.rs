@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
@@ -27,11 +27,29 @@ pub(super) enum Progress {
     Ended,
 }
 
+/// A connection of either network.
+pub(super) trait Stream: Read + Write {
+    /// Sends an end behind what was written; reading goes on.
+    fn end_sending(&self) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn end_sending(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
+}
+
+impl Stream for plimsoll_stack::TcpStream {
+    fn end_sending(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
+}
+
 /// What a connection is for.
 pub(super) trait Session {
     /// Goes on as far as it can. `silent`: nothing was done for [`IDLE`], so this is the last
     /// turn but for what must be sent.
-    fn turn(&mut self, stream: &mut (impl Read + Write), silent: bool) -> Progress;
+    fn turn(&mut self, stream: &mut impl Stream, silent: bool) -> Progress;
 
     /// Grows with what keeps a connection: whole requests, and what was sent of answers.
     fn done(&self) -> u64;
@@ -109,7 +127,7 @@ struct Events<'a, C, S, A, O> {
 
 impl<'a, C, S, A, O> Events<'a, C, S, A, O>
 where
-    C: Read + Write + AsFd,
+    C: Stream + AsFd,
     S: Session,
     A: FnMut() -> io::Result<C>,
     O: FnMut() -> S,
@@ -258,12 +276,18 @@ mod tests {
 
     use super::*;
 
+    impl Stream for UnixStream {
+        fn end_sending(&self) -> io::Result<()> {
+            self.shutdown(Shutdown::Write)
+        }
+    }
+
     /// Each line is a request.
     #[derive(Default)]
     struct Lines(u64);
 
     impl Session for Lines {
-        fn turn(&mut self, stream: &mut (impl Read + Write), silent: bool) -> Progress {
+        fn turn(&mut self, stream: &mut impl Stream, silent: bool) -> Progress {
             let mut byte = [0];
             while stream.read(&mut byte).is_ok_and(|length| length > 0) {
                 self.0 += u64::from(byte == *b"\n");

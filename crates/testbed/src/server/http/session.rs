@@ -1,9 +1,9 @@
 //! One connection of a client: requests in, answers out, as far as it goes without waiting.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::time::SystemTime;
 
-use super::super::events::{Progress, Session};
+use super::super::events::{Progress, Session, Stream};
 use super::super::is_retry;
 use super::Site;
 use super::answer::{Answer, Content, Status};
@@ -17,6 +17,8 @@ const PIECE_BYTES: usize = 64 << 10;
 const READ_BYTES: usize = 4096;
 /// What an idle connection may keep of its buffers.
 const KEPT_BYTES: usize = 8 << 10;
+/// More to be read past than a client can send: where its request ends is not known.
+const UNKNOWN_BYTES: u64 = u64::MAX;
 
 /// A connection's state.
 pub(super) struct HttpSession<'a> {
@@ -28,6 +30,9 @@ pub(super) struct HttpSession<'a> {
     sent: usize,
     /// The answer that is on its way.
     answering: Option<Answering>,
+    /// The last answer is sent, and the client has still more to say. A close now would be a
+    /// reset, which can overtake the answer (RFC 9112, section 9.6).
+    lingers: bool,
     /// Heads and contents of requests that were whole, and bytes of answers that were sent.
     done: u64,
 }
@@ -53,14 +58,19 @@ impl<'a> HttpSession<'a> {
             outgoing: Vec::new(),
             sent: 0,
             answering: None,
+            lingers: false,
             done: 0,
         }
     }
 
     /// An answer or a piece of one, and what must come before.
-    fn step(&mut self, stream: &mut (impl Read + Write)) -> Result<(), Stop> {
+    fn step(&mut self, stream: &mut impl Stream) -> Result<(), Stop> {
         if self.answering.is_some() {
             return self.send(stream);
+        }
+        if self.lingers {
+            self.received.clear();
+            return self.read(stream);
         }
         let buffered = (self.unread as usize).min(self.received.len());
         self.received.drain(..buffered);
@@ -80,14 +90,16 @@ impl<'a> HttpSession<'a> {
                 Ok(())
             }
             Ok(None) if self.received.len() < HEAD_BYTES_MAX => self.read(stream),
-            Ok(None) => self.refuse(Status::HeadTooLarge),
-            Err(status) => self.refuse(status),
+            refused => {
+                self.refuse(refused.err().unwrap_or(Status::HeadTooLarge));
+                Ok(())
+            }
         }
     }
 
-    fn refuse(&mut self, status: Status) -> Result<(), Stop> {
+    fn refuse(&mut self, status: Status) {
+        self.unread = UNKNOWN_BYTES;
         self.answer(Answer::error(status).closing(), self.received.len());
-        Ok(())
     }
 
     /// Answers a request of so many bytes.
@@ -100,7 +112,7 @@ impl<'a> HttpSession<'a> {
         self.answering = Some(Answering { rest, closes });
     }
 
-    fn send(&mut self, stream: &mut impl Write) -> Result<(), Stop> {
+    fn send(&mut self, stream: &mut impl Stream) -> Result<(), Stop> {
         while self.sent < self.outgoing.len() {
             match stream.write(&self.outgoing[self.sent..]) {
                 Ok(0) => return Err(self.lost()),
@@ -126,9 +138,13 @@ impl<'a> HttpSession<'a> {
         let closes = answering.closes;
         self.answering = None;
         self.site.counters.count_sent(true);
-        match closes {
-            true => Err(Stop::Ended),
-            false => Ok(()),
+        if !closes {
+            return Ok(());
+        }
+        self.lingers = self.unread > self.received.len() as u64;
+        match self.lingers && stream.end_sending().is_ok() {
+            true => Ok(()),
+            false => Err(Stop::Ended),
         }
     }
 
@@ -167,15 +183,15 @@ impl<'a> HttpSession<'a> {
 }
 
 impl Session for HttpSession<'_> {
-    fn turn(&mut self, stream: &mut (impl Read + Write), silent: bool) -> Progress {
+    fn turn(&mut self, stream: &mut impl Stream, silent: bool) -> Progress {
         if silent {
-            if self.is_idle() || self.answering.is_some() {
+            if self.is_idle() || self.answering.is_some() || self.lingers {
                 return Progress::Ended;
             }
-            self.answer(
-                Answer::error(Status::Timeout).closing(),
-                self.received.len(),
-            );
+            // Who was silent for so long is not waited for once more.
+            self.unread = 0;
+            let timeout = Answer::error(Status::Timeout).closing();
+            self.answer(timeout, self.received.len());
         }
         for _ in 0..STEPS {
             match self.step(stream) {
@@ -198,7 +214,8 @@ impl Session for HttpSession<'_> {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
-    use std::io;
+    use std::io::{self, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
     use std::time::Duration;
 
     use super::super::super::counters::SharedCounters;
@@ -232,6 +249,12 @@ mod tests {
         }
 
         fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Stream for Client {
+        fn end_sending(&self) -> io::Result<()> {
             Ok(())
         }
     }
@@ -296,6 +319,11 @@ mod tests {
                     Ok(())
                 }
             }
+            impl Stream for Greedy {
+                fn end_sending(&self) -> io::Result<()> {
+                    Ok(())
+                }
+            }
             let mut client = Greedy(Client {
                 pieces: [asked].into(),
                 got: Vec::new(),
@@ -304,6 +332,39 @@ mod tests {
             assert_eq!(session.turn(&mut client, false), Progress::Yields);
             while session.turn(&mut client, false) == Progress::Yields {}
             assert_eq!(site.counters.read().sent, STEPS as u64);
+        });
+    }
+
+    /// The connection was reset under such a client, and what it was told could be lost.
+    #[test]
+    fn a_client_that_still_sends_is_told_why_it_is_refused() {
+        with_site(|site| {
+            let large = format!("Content-Length: {}\r\n\r\n", 1 << 20);
+            let closing = "Connection: close\r\nContent-Length: 60000\r\n\r\n".to_owned();
+            let endless = format!("X: {}", "x".repeat(HEAD_BYTES_MAX));
+            for (head, status) in [(large, "413"), (closing, "405"), (endless, "431")] {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                let (mut ours, _) = listener.accept().unwrap();
+                ours.set_read_timeout(Some(Duration::from_millis(100)))
+                    .unwrap();
+                let mut session = HttpSession::new(site);
+                let head = format!("POST / HTTP/1.1\r\nHost: x\r\n{head}");
+                client.write_all(head.as_bytes()).unwrap();
+                while !session.lingers {
+                    assert_ne!(session.turn(&mut ours, false), Progress::Ended, "{status}");
+                }
+                let mut told = String::new();
+                client.read_to_string(&mut told).unwrap();
+                assert!(told.starts_with(&format!("HTTP/1.1 {status} ")), "{told}");
+                for _ in 0..2 {
+                    client.write_all(&[b'x'; 30_000]).unwrap();
+                    assert_ne!(session.turn(&mut ours, false), Progress::Ended, "{status}");
+                }
+                assert!(session.received.capacity() <= KEPT_BYTES, "{status}");
+                client.shutdown(Shutdown::Write).unwrap();
+                while session.turn(&mut ours, false) != Progress::Ended {}
+            }
         });
     }
 
