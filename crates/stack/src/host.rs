@@ -72,7 +72,7 @@ impl Host {
             &config.addresses,
             &config.gateways,
             Arc::clone(proxies),
-        );
+        )?;
         for net in &config.addresses {
             table.add_address(net.addr())?;
             device.add_address(net.addr())?;

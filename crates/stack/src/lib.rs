@@ -206,6 +206,7 @@ mod interface;
 mod link;
 mod outcome;
 mod proxy;
+mod random;
 mod receive;
 mod socket;
 mod stack;

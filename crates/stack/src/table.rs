@@ -29,6 +29,7 @@ use crate::device::{Frame, Mac};
 use crate::error::Error;
 use crate::link::membership;
 use crate::outcome::{Outcome, Tally};
+use crate::random::secret;
 use crate::receive::ahead::Notes;
 use crate::wait::Waker;
 use crate::wire::packet;
@@ -98,7 +99,7 @@ impl Table {
             tcp_connections_max: tcp.connections_max as usize,
             ..DemuxConfig::new(channels)
         };
-        let demux = Demux::new(&demux, random_seed()?)?;
+        let demux = Demux::new(&demux, Seed([secret()?, secret()?]))?;
         let special = u32::try_from(SPECIAL).unwrap_or(u32::MAX);
         let count = config.channels_max.saturating_add(special);
         let all = (count + tcp.connections_max) as usize;
@@ -399,12 +400,4 @@ fn unfit(field: &'static str, address: IpAddr, error: &EndpointError) -> Error {
         given: format!("{address} ({error})"),
         allowed: "unicast addresses, each once, at most 64 of a family",
     }
-}
-
-fn random_seed() -> Result<Seed, Error> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Error::io("draw a secret")(io::Error::other(error)))?;
-    let number = u128::from_ne_bytes(bytes);
-    Ok(Seed([number as u64, (number >> 64) as u64]))
 }

@@ -18,6 +18,7 @@ use super::resolution::{Builder, solicited_node};
 use super::source;
 use crate::clock;
 use crate::device::{Batch, Device, Frame, Mac};
+use crate::error::Error;
 use crate::wait::Waker;
 use crate::wire::{ETHERNET_BYTES, emit, fragments};
 
@@ -49,9 +50,9 @@ impl Egress {
         addresses: &[IpNet],
         gateways: &[IpAddr],
         proxies: Arc<Waker>,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let capabilities = device.capabilities();
-        Self {
+        Ok(Self {
             heard: (!device.owns_address()).then(|| Mutex::new(Peers::new())),
             mac: capabilities.mac,
             mtu: capabilities.mtu,
@@ -60,12 +61,12 @@ impl Egress {
             gateways: gateways.into(),
             neighbours: Mutex::default(),
             memberships: memberships_of(&*device, addresses),
-            paths: Paths::new(),
+            paths: Paths::new()?,
             proxies,
             identification: Identification::default(),
             unsent: AtomicU64::new(0),
             device,
-        }
+        })
     }
 
     /// Frames that could not be sent: no room in the device, no neighbour, or not by this link.

@@ -16,6 +16,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use plimsoll_core::time::Instant;
 
+use crate::error::Error;
+use crate::random::secret;
+
 /// Packets so long are asked of no path less: Linux's `min_pmtu`, and IPv6's least MTU. A
 /// shorter one is believed as this much.
 const MTU_MIN: [usize; 2] = [552, 1280];
@@ -50,13 +53,16 @@ impl Path {
 }
 
 impl Paths {
-    pub(crate) fn new() -> Self {
-        Self {
+    /// # Errors
+    ///
+    /// The kernel gives no secret.
+    pub(crate) fn new() -> Result<Self, Error> {
+        Ok(Self {
             known: Mutex::default(),
             count: AtomicUsize::new(0),
             sent: (0..SENT_PLACES).map(|_| AtomicU64::new(0)).collect(),
-            secret: fastrand::u64(..) | 1,
-        }
+            secret: secret()? | 1,
+        })
     }
 
     /// The longest packet to `to`, if a link of the path takes less than ours.
@@ -138,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_path_is_known_for_ten_minutes_and_never_as_too_short() {
-        let paths = Paths::new();
+        let paths = Paths::new().unwrap();
         let now = Instant::from_nanos(5);
         assert_eq!(paths.mtu(FOUR, now), None);
         assert_eq!(paths.lower(FOUR, Some(1000), 1500, now), Some(1000));
@@ -159,7 +165,7 @@ mod tests {
     /// It was believed to take more again, and what was sent then was lost.
     #[test]
     fn what_a_path_takes_is_only_lowered_while_it_is_known() {
-        let paths = Paths::new();
+        let paths = Paths::new().unwrap();
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         assert_eq!(paths.lower(FOUR, Some(1000), 1500, at(1)), Some(1000));
         // Of another way there, about a packet from before.
@@ -174,7 +180,7 @@ mod tests {
 
     #[test]
     fn only_so_many_paths_are_known() {
-        let paths = Paths::new();
+        let paths = Paths::new().unwrap();
         let to = |k: usize| IpAddr::from((k as u32).to_be_bytes());
         for k in 0..=PATHS_MAX {
             paths.lower(to(k), Some(1000), 1500, Instant::from_nanos(k as u64));
@@ -187,7 +193,7 @@ mod tests {
 
     #[test]
     fn what_was_not_sent_is_not_believed() {
-        let paths = Paths::new();
+        let paths = Paths::new().unwrap();
         assert!(!paths.has_sent(FOUR, 77));
         paths.on_sent(FOUR, 77);
         assert!(paths.has_sent(FOUR, 77) && !paths.has_sent(FOUR, 78));

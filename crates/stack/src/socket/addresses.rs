@@ -4,8 +4,11 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::random::unguessable;
+
 /// The ports that are given out (RFC 6335).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+const EPHEMERAL_COUNT: u16 = *EPHEMERAL.end() - *EPHEMERAL.start() + 1;
 const EPHEMERAL_TRIES: usize = 64;
 
 /// The first of `addresses`.
@@ -33,8 +36,10 @@ pub(crate) fn first_that_works<T>(
 }
 
 /// A port at random, for who has to be hard to guess.
-pub(crate) fn at_random() -> u16 {
-    fastrand::u16(EPHEMERAL)
+pub(crate) fn at_random() -> io::Result<u16> {
+    // As many as a power of two, so each is as likely.
+    let place = unguessable()? % u64::from(EPHEMERAL_COUNT);
+    Ok(EPHEMERAL.start() + place as u16)
 }
 
 /// Ports in a row, by steps at random (RFC 6056, 3.3.5). So one comes again after some thousand
@@ -53,20 +58,19 @@ impl PortsInARow {
 
     pub(crate) fn next(&self) -> u16 {
         let step = fastrand::u32(1..=STEP_MAX);
-        let all = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
         // A power of two, so it goes on evenly where the sum wraps.
-        let place = self.0.fetch_add(step, Ordering::Relaxed) % all;
+        let place = self.0.fetch_add(step, Ordering::Relaxed) % u32::from(EPHEMERAL_COUNT);
         EPHEMERAL.start() + u16::try_from(place).unwrap_or_default()
     }
 }
 
 /// What `open` gives for the first port that nobody uses; some are tried.
 pub(crate) fn on_a_free_port<T>(
-    port: impl Fn() -> u16,
+    port: impl Fn() -> io::Result<u16>,
     mut open: impl FnMut(u16) -> io::Result<T>,
 ) -> io::Result<T> {
     for _ in 0..EPHEMERAL_TRIES {
-        match open(port()) {
+        match open(port()?) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             result => return result,
         }

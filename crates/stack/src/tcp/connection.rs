@@ -28,6 +28,7 @@ use crate::account::Account;
 use crate::device::{Channel, Frame, Mac};
 use crate::host::Host;
 use crate::outcome::Outcome;
+use crate::random::unguessable;
 use crate::table::{Arrived, Bound};
 use crate::wait::Waker;
 use crate::wire::packet::Packet;
@@ -505,7 +506,7 @@ fn later(packet: &Frame, segment_at: usize) -> Option<Frame> {
 fn interface_at(local: SocketAddr, wire: &mut Wire, now: Instant) -> io::Result<Interface> {
     let mut config = Config::new(HardwareAddress::Ip);
     // Sequence numbers must not be guessed.
-    config.random_seed = getrandom::u64().map_err(io::Error::other)?;
+    config.random_seed = unguessable()?;
     let mut interface = Interface::new(config, wire, instant(now));
     interface.update_ip_addrs(|addresses| {
         // There is room for one.

@@ -148,7 +148,7 @@ impl TcpStream {
             SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
         };
-        let ports = || host.tcp.ports.next();
+        let ports = || Ok(host.tcp.ports.next());
         let (ends, bound) = on_a_free_port(ports, |port| {
             let ends = host.ends(SocketAddr::new(wildcard, port), to)?;
             let mut table = host.table.lock();

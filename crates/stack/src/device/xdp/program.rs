@@ -22,6 +22,7 @@ use super::room::{Room, Rooms};
 use super::{MAIN_SOCKET, PLACES_OF_SOCKETS, Threaded, XdpConfig};
 use crate::device::Endpoint;
 use crate::error::{Error, address_in_use};
+use crate::random::secret;
 
 include!(concat!(env!("OUT_DIR"), "/steer.rs")); // mod skeleton
 
@@ -67,7 +68,7 @@ impl Program {
         let mut place = MaybeUninit::uninit();
         let builder = SteerSkelBuilder::default();
         let mut open = builder.open(&mut place).map_err(refused)?;
-        configure(&mut open, config);
+        configure(&mut open, config)?;
         let program = open.load().map_err(refused)?;
         let link = KeptLink::attach(program.progs.steer.as_fd(), interface, ifindex)
             .map_err(|error| not_attached(interface, error))?;
@@ -342,13 +343,14 @@ impl Program {
 }
 
 /// What the program knows from the start.
-pub(super) fn configure(open: &mut OpenSteerSkel<'_>, config: &XdpConfig) {
+pub(super) fn configure(open: &mut OpenSteerSkel<'_>, config: &XdpConfig) -> Result<(), Error> {
     if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
         constants.queue = config.queue;
         constants.all_queues = config.all_queues.into();
-        constants.secret = fastrand::u64(..);
+        constants.secret = secret()?;
         constants.counts_company = (config.threaded == Threaded::Auto).into();
     }
+    Ok(())
 }
 
 /// Why an endpoint cannot be added.

@@ -55,7 +55,7 @@ impl<'program> Steering<'program> {
         let mut open = SteerSkelBuilder::default()
             .open(place)
             .expect("run as root");
-        configure(&mut open, &XdpConfig::default());
+        configure(&mut open, &XdpConfig::default()).expect("a secret");
         let skeleton = open.load().expect("the kernel takes the program");
         let program = Program::of(&skeleton.maps, None).expect("maps");
         let numbers = numbers(&told);
