@@ -6,11 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
+use plimsoll_testbed::http::Nginx;
 use plimsoll_testbed::{Config, ControlGroup, Error, Testbed, interrupt, server};
 
 #[derive(Parser)]
 enum Helper {
-    /// Makes a testbed with a process in it, in a control group, says so, and waits for a
+    /// Makes a testbed with nginx and a process in a control group, says so, and waits for a
     /// signal.
     Hold,
     /// Computes for so many milliseconds, and then prints when it ran: a start
@@ -37,6 +38,7 @@ fn main() -> Result<(), Error> {
 fn hold() -> Result<(), Error> {
     let testbed = Testbed::create(Config::default())?;
     let sleeper = testbed.test().command("sleep").arg("1000").spawn()?;
+    let _nginx = Nginx::start(testbed.test(), 80)?;
     let hierarchies = ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu"].map(Path::new);
     let mut hierarchies = hierarchies.iter();
     let hierarchy = hierarchies.find(|one| one.join("cgroup.procs").exists());

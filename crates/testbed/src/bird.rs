@@ -60,8 +60,7 @@ impl Bird {
     /// [`Error::MissingProgram`], [`Error::Failed`] with what BIRD said,
     /// [`Error::Timeout`], [`Error::Io`].
     pub fn start(host: &Host, speaker: &Speaker) -> Result<Self, Error> {
-        let directory = TempDir::with_prefix("plimsoll-bird-");
-        let directory = directory.map_err(Error::io("make a directory for BIRD"))?;
+        let directory = host.directory("bird")?;
         let path = directory.path();
         let write = || {
             fs::write(path.join("bird.conf"), configuration(speaker))?;

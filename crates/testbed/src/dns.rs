@@ -47,8 +47,7 @@ impl Nsd {
     /// [`Error::MissingProgram`], [`Error::Failed`] with what NSD said,
     /// [`Error::Timeout`], [`Error::Io`].
     pub fn start(host: &Host, port: u16) -> Result<Self, Error> {
-        let directory =
-            TempDir::with_prefix("plimsoll-nsd-").map_err(Error::io("make a directory for NSD"))?;
+        let directory = host.directory("nsd")?;
         let path = directory.path();
         let address = SocketAddr::new(host.ipv4().into(), port);
         let write = || -> std::io::Result<()> {
@@ -244,13 +243,12 @@ fn dnsperf(
     seconds: u32,
     timeout: Duration,
 ) -> Result<DnsResult, Error> {
-    let mut names = tempfile::NamedTempFile::with_prefix("plimsoll-dnsperf-")
-        .map_err(Error::io("make a file of names for dnsperf"))?;
+    let directory = host.directory("dnsperf")?;
+    let names = directory.path().join("names");
     let text: String = (0..NAMES)
         .map(|name| format!("host{name}.{ZONE} A\n"))
         .collect();
-    std::io::Write::write_all(&mut names, text.as_bytes())
-        .map_err(Error::io("write the names for dnsperf"))?;
+    fs::write(&names, text).map_err(Error::io("write the names for dnsperf"))?;
     let mut command = host.command("dnsperf");
     command
         .args(["-f", "inet", "-T", "1", "-c", "4"])
@@ -260,7 +258,7 @@ fn dnsperf(
         .args(["-q", &outstanding.to_string()])
         .args(["-t", &timeout.as_secs_f64().to_string()])
         .arg("-d")
-        .arg(names.path())
+        .arg(names)
         .package("dnsperf");
     if let Some(rate) = rate_qps {
         command.args(["-Q", &rate.to_string()]);

@@ -40,8 +40,7 @@ impl Nginx {
     /// [`Error::MissingProgram`], [`Error::Failed`] with what nginx said,
     /// [`Error::Timeout`], [`Error::Io`].
     pub fn start(host: &Host, port: u16) -> Result<Self, Error> {
-        let directory = TempDir::with_prefix("plimsoll-nginx-")
-            .map_err(Error::io("make a directory for nginx"))?;
+        let directory = host.directory("nginx")?;
         let path = directory.path();
         let write = || -> std::io::Result<()> {
             fs::write(path.join("index.html"), page())?;
@@ -181,19 +180,16 @@ pub fn run_wrk(host: &Host, server: SocketAddr, load: HttpLoad) -> Result<HttpRe
             });
         }
     }
-    let script = tempfile::Builder::new()
-        .prefix("plimsoll-wrk-")
-        .suffix(".lua")
-        .tempfile()
-        .map_err(Error::io("make a script for wrk"))?;
-    fs::write(script.path(), WRK_SCRIPT).map_err(Error::io("write a script for wrk"))?;
+    let directory = host.directory("wrk")?;
+    let script = directory.path().join("done.lua");
+    fs::write(&script, WRK_SCRIPT).map_err(Error::io("write a script for wrk"))?;
     let mut command = host.command("wrk");
     command
         .args(["--threads", "1", "--timeout", "2s"])
         .arg(format!("--connections={}", load.connections))
         .arg(format!("--duration={}s", load.seconds))
         .arg("--script")
-        .arg(script.path())
+        .arg(script)
         .package("wrk");
     if !load.keep_alive {
         command.args(["--header", "Connection: close"]);

@@ -13,6 +13,7 @@ use std::thread;
 use plimsoll_kernel::meter::{CpuMeter, Options};
 use plimsoll_kernel::namespace::{create, enter, pin};
 use plimsoll_kernel::pass_all::PassAll;
+use tempfile::TempDir;
 
 use crate::process::Command;
 use crate::registry::Registration;
@@ -56,6 +57,16 @@ impl Host {
             namespace,
             registration: Arc::clone(registration),
         })
+    }
+
+    /// Makes a directory for the files of a program. Dropping it removes it, and if this process
+    /// is killed the next testbed does.
+    pub(crate) fn directory(&self, program: &str) -> Result<TempDir, Error> {
+        let prefix = format!("{}{program}-", prefix(self.registration.id()));
+        let directory = TempDir::with_prefix(prefix)
+            .map_err(Error::io(format!("make a directory for {program}")))?;
+        self.registration.add_directory(directory.path())?;
+        Ok(directory)
     }
 
     /// The name of the network namespace, for `ip netns exec`.

@@ -1,7 +1,8 @@
 //! What each testbed owns, written down where a later run finds it.
 //!
-//! `/run/plimsoll/ID.testbed` names the namespaces and control groups of one testbed and
-//! the processes it started, one per line, appended before the thing is made. The
+//! `/run/plimsoll/ID.testbed` names the namespaces, control groups and directories of one
+//! testbed and the processes it started, one per line, appended before the thing is made (but
+//! for processes and directories, whose names are known then). The
 //! file is locked (`flock`) for as long as its testbed lives: the kernel drops
 //! the lock with the process, however that ends. A file without a lock holder
 //! is therefore the remains of a killed run, and [`sweep`] removes what it
@@ -33,7 +34,7 @@ pub(crate) const RUN_DIR: &str = "/run/plimsoll";
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// One testbed's entry. Tearing it down, at the latest by dropping it, ends the processes and
-/// removes the namespaces and control groups it names.
+/// removes the namespaces, control groups and directories it names.
 #[derive(Debug)]
 pub(crate) struct Registration {
     id: String,
@@ -85,6 +86,11 @@ impl Registration {
         self.append(&Entry::ControlGroup(path.to_owned()))
     }
 
+    /// Writes down a directory that was made.
+    pub(crate) fn add_directory(&self, path: &Path) -> Result<(), Error> {
+        self.append(&Entry::Directory(path.to_owned()))
+    }
+
     /// Writes down a process that was started.
     pub(crate) fn add_process(&self, pid: u32) -> Result<(), Error> {
         match Process::of(pid) {
@@ -94,7 +100,7 @@ impl Registration {
         }
     }
 
-    /// Ends the processes and removes the namespaces and control groups, once. A failure
+    /// Ends the processes and removes all else, once. A failure
     /// leaves the entry for the next sweep.
     pub(crate) fn tear_down(&self) {
         if self.torn_down.swap(true, Ordering::Relaxed) {
@@ -119,7 +125,7 @@ impl Drop for Registration {
     }
 }
 
-/// Removes what killed runs left behind: the namespaces, control groups and processes of
+/// Removes what killed runs left behind: all that is named by
 /// every entry that nobody holds the lock of.
 pub(crate) fn sweep() -> Result<(), Error> {
     let entries = match fs::read_dir(RUN_DIR) {
@@ -176,6 +182,10 @@ fn remove(path: &Path, id: &str) -> Result<(), Error> {
             Entry::ControlGroup(group) if is_of(group, id) => remove_group(group).map_err(
                 Error::io(format!("remove the control group {}", group.display())),
             )?,
+            Entry::Directory(directory) if is_named_of(directory, id) => {
+                remove_directory(directory)
+                    .map_err(Error::io(format!("remove {}", directory.display())))?;
+            }
             _ => {}
         }
     }
@@ -184,9 +194,20 @@ fn remove(path: &Path, id: &str) -> Result<(), Error> {
 
 /// Whether a control group is one of this testbed.
 fn is_of(group: &Path, id: &str) -> bool {
-    let name = group.file_name().and_then(|name| name.to_str());
-    group.starts_with(HIERARCHIES)
-        && name.is_some_and(|name| name.starts_with(&namespace::prefix(id)))
+    group.starts_with(HIERARCHIES) && is_named_of(group, id)
+}
+
+fn is_named_of(path: &Path, id: &str) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with(&namespace::prefix(id)))
+}
+
+/// Removes a directory, if it is there, with all that is in it.
+fn remove_directory(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 /// Removes a control group, if it is there, and those that a guard has made within it for
@@ -235,6 +256,7 @@ fn is_current(file: &File, path: &Path) -> bool {
 enum Entry {
     Namespace(String),
     ControlGroup(PathBuf),
+    Directory(PathBuf),
     Process(Process),
 }
 
@@ -243,6 +265,7 @@ impl Entry {
         match self {
             Self::Namespace(name) => format!("namespace {name}\n"),
             Self::ControlGroup(path) => format!("cgroup {}\n", path.display()),
+            Self::Directory(path) => format!("directory {}\n", path.display()),
             Self::Process(process) => format!("process {process}\n"),
         }
     }
@@ -252,6 +275,7 @@ impl Entry {
         match line.trim_end().split_once(' ')? {
             ("namespace", name) => Some(Self::Namespace(name.to_owned())),
             ("cgroup", path) => Some(Self::ControlGroup(path.into())),
+            ("directory", path) => Some(Self::Directory(path.into())),
             ("process", process) => Process::parse(process).map(Self::Process),
             _ => None,
         }
@@ -267,6 +291,7 @@ mod tests {
         for entry in [
             Entry::Namespace("plimsoll-12-0-test".to_owned()),
             Entry::ControlGroup("/sys/fs/cgroup/cpu/plimsoll-12-0-worker".into()),
+            Entry::Directory("/tmp/plimsoll-12-0-nginx-x".into()),
             Entry::Process(Process::current().unwrap()),
         ] {
             assert_eq!(Entry::from_line(&entry.to_line()), Some(entry));

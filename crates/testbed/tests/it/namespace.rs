@@ -296,13 +296,21 @@ impl Holder {
         self.namespaces.iter().filter(exists).count()
     }
 
+    /// Directories of temporary files, which are named by the testbed as its namespaces.
+    fn directories_left(&self) -> usize {
+        let prefix = self.namespaces[1].strip_suffix("test").unwrap();
+        let all = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+        let names = all.map(|entry| entry.file_name().into_string().unwrap_or_default());
+        names.filter(|name| name.starts_with(prefix)).count()
+    }
+
     fn sleeper_ended(&self) -> bool {
         soon(|| kill(Pid::from_raw(self.sleeper), None).is_err())
     }
 
     /// A test beside this one may have begun to sweep it.
     fn is_swept(&self) -> bool {
-        soon(|| self.namespaces_left() == 0 && !self.group.exists())
+        soon(|| self.namespaces_left() == 0 && self.directories_left() == 0 && !self.group.exists())
     }
 }
 
@@ -328,10 +336,14 @@ impl Drop for Holder {
 fn sigterm_and_sigint_clean_up() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut holder = Holder::start();
-        assert_eq!(holder.namespaces_left(), 2);
+        assert_eq!(
+            (holder.namespaces_left(), holder.directories_left()),
+            (2, 1)
+        );
         assert!(holder.group.exists());
         holder.end_by(signal);
         assert_eq!(holder.namespaces_left(), 0, "after {signal}");
+        assert_eq!(holder.directories_left(), 0, "after {signal}");
         assert!(!holder.group.exists(), "after {signal}");
         assert!(holder.sleeper_ended());
     }
