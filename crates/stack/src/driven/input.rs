@@ -3,14 +3,16 @@
 //! The stack of [`Driven`] also forwards, and has more sockets: in groups, connected, and two that
 //! share a port. Connections are accepted, and what comes by them is written back.
 //!
-//! **Limits.** No time passes, so no timer runs out. Checksums of IP and ICMP are always looked at.
+//! **Limits.** Checksums of IP and ICMP are always looked at.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
+use std::time::Duration;
 
 use smoltcp::wire::{IpProtocol, TcpPacket, TcpSeqNumber};
 
 use super::Driven;
+use crate::clock;
 use crate::config::{ForwardConfig, ProxyConfig, ReceivePath, StackConfig};
 use crate::device::simulated::{SimulatedConfig, SimulatedDevice};
 use crate::device::vlan::Vlan;
@@ -28,6 +30,8 @@ pub const TRUSTING: u8 = 0x80;
 /// In the same: the stack is in a VLAN. Frames without a tag get the right one.
 pub const IN_VLAN: u8 = 0x40;
 
+/// What a frame of one byte stands for: so often as its square this goes by.
+const TIME: Duration = Duration::from_millis(10);
 const VLAN: u16 = 5;
 /// Where a tag is.
 const TAG: std::ops::Range<usize> = 12..16;
@@ -52,7 +56,8 @@ pub struct Reached {
 
 /// Whatever is sent, nothing panics, and every frame has one outcome.
 ///
-/// `bytes`: the receive path and more in one byte, then frames, each behind its length in one byte.
+/// `bytes`: the receive path and more in one byte, then frames, each behind its length in one byte. One
+/// of a single byte is none, but time that goes by: 10 ms to 11 minutes.
 ///
 /// # Panics
 ///
@@ -75,7 +80,10 @@ pub fn run(bytes: &[u8]) -> Reached {
     while let Some((length, frames)) = rest.split_first() {
         let (frame, others) = frames.split_at(frames.len().min((*length).into()));
         rest = others;
-        all.bring_in(frame.to_vec());
+        match *frame {
+            [time] => all.let_pass(TIME * u32::from(time) * u32::from(time)),
+            _ => all.bring_in(frame.to_vec()),
+        }
     }
     all.drain();
     let counts = all.driven.counts();
@@ -105,11 +113,14 @@ struct All {
     /// By the peer's port: where the stack's numbers begin.
     first: HashMap<u16, TcpSeqNumber>,
     sent: Batch,
+    /// What has passed by the input's own word.
+    ahead: Duration,
     reached: Reached,
 }
 
 impl All {
     fn new(mode: u8) -> Self {
+        clock::set_ahead(Duration::ZERO);
         let link = SimulatedConfig {
             trust_checksums: mode & TRUSTING != 0,
             ..super::link()
@@ -149,6 +160,7 @@ impl All {
             streams: Vec::new(),
             first: HashMap::new(),
             sent: Batch::with_capacity(256),
+            ahead: Duration::ZERO,
             reached: Reached::default(),
         }
     }
@@ -163,11 +175,21 @@ impl All {
         }
         self.driven.cable.send(&frame);
         self.driven.receive();
+        self.work();
+    }
+
+    fn work(&mut self) {
         self.driven.work();
         if self.serve() {
             self.driven.work();
         }
         self.take_what_was_sent();
+    }
+
+    fn let_pass(&mut self, time: Duration) {
+        self.ahead += time;
+        clock::set_ahead(self.ahead);
+        self.work();
     }
 
     /// A segment that acknowledges so many bytes acknowledges what the stack has sent.

@@ -133,6 +133,16 @@ fn a_seed_is_a_connection_where_checksums_are_trusted() {
     seed.reaches(|reached| assert_eq!((reached.accepted, reached.bytes), (0, 0)));
 }
 
+/// Timers run out: who acknowledges nothing is given up.
+#[test]
+fn time_goes_by_between_frames() {
+    let mut seed = Seed::named("tcp-connection");
+    seed.frames.truncate(3);
+    seed.reaches(|reached| assert_eq!((reached.accepted, reached.ended), (1, 0)));
+    seed.frames.extend([vec![255], vec![255]]);
+    seed.reaches(|reached| assert_eq!((reached.accepted, reached.ended), (1, 1)));
+}
+
 #[test]
 fn a_seed_is_fragments_in_and_out_of_order_overlapping_and_alone() {
     Seed::named("fragments").reaches(|reached| {
@@ -186,6 +196,11 @@ fn change(frame: &mut [u8], changes: Changes) {
     }
 }
 
+/// Some that goes by, in a frame's place.
+fn time() -> impl Strategy<Value = Vec<u8>> {
+    any::<u8>().prop_map(|time| vec![time])
+}
+
 /// Frames with some bytes changed, as the fuzz target takes them.
 fn changed_frames() -> impl Strategy<Value = Vec<u8>> {
     let frame = (prop::sample::select(frames()), changes(), 0..40_usize);
@@ -194,18 +209,24 @@ fn changed_frames() -> impl Strategy<Value = Vec<u8>> {
         frame.truncate(frame.len().saturating_sub(cut.saturating_sub(30)).min(255));
         frame
     });
-    (any::<u8>(), prop::collection::vec(frame, 1..30))
+    let any_frame = prop_oneof![9 => frame, 1 => time()];
+    (any::<u8>(), prop::collection::vec(any_frame, 1..30))
         .prop_map(|(mode, frames)| input(mode, &frames))
 }
 
-/// A seed's frames in their order, a few of them changed: a connection, say, that goes wrong.
+/// A seed's frames in their order, a few of them changed, and pauses between them: a connection,
+/// say, that goes wrong.
 fn changed_seeds() -> impl Strategy<Value = Vec<u8>> {
     let some = prop::collection::vec((any::<prop::sample::Index>(), changes()), 0..3);
-    let all = (prop::sample::select(seeds()), any::<u8>(), some);
-    all.prop_map(|(mut seed, path, some)| {
+    let pauses = prop::collection::vec((any::<prop::sample::Index>(), time()), 0..3);
+    let all = (prop::sample::select(seeds()), any::<u8>(), some, pauses);
+    all.prop_map(|(mut seed, path, some, pauses)| {
         let count = seed.frames.len();
         for (which, changes) in some {
             change(&mut seed.frames[which.index(count)], changes);
+        }
+        for (behind, time) in pauses {
+            seed.frames.insert(1 + behind.index(count), time);
         }
         let mode = (seed.mode & (TRUSTING | IN_VLAN)) | (path % 5);
         input(mode, &seed.frames)
