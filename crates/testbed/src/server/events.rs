@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::network::Network;
-use super::tcp::IDLE;
+use super::tcp::patience;
 use super::{LOOK, Pace, is_lack, is_retry};
 use crate::interrupt;
 
@@ -47,7 +47,7 @@ impl Stream for plimsoll_stack::TcpStream {
 
 /// What a connection is for.
 pub(super) trait Session {
-    /// Goes on as far as it can. `silent`: nothing was done for [`IDLE`], so this is the last
+    /// Goes on as far as it can. `silent`: nothing was done for too long, so this is the last
     /// turn but for what must be sent.
     fn turn(&mut self, stream: &mut impl Stream, silent: bool) -> Progress;
 
@@ -244,8 +244,9 @@ where
         }
         self.swept = now;
         let all = self.connections.iter();
+        let patience = patience(all.len() >= self.most);
         let is_silent =
-            |connection: &Connection<C, S>| now.duration_since(connection.moved) >= IDLE;
+            |connection: &Connection<C, S>| now.duration_since(connection.moved) >= patience;
         let silent = all.filter(|(_, connection)| is_silent(connection));
         let silent: Vec<u64> = silent.map(|(place, _)| *place).collect();
         for place in silent {
@@ -303,25 +304,31 @@ mod tests {
         }
     }
 
-    /// Of 512 places such clients took all.
+    /// Of 512 places such clients took all, and for 30 s whoever asked nothing.
     #[test]
-    fn a_byte_now_and_then_keeps_no_place() {
-        for (sent, stays) in [("ab", false), ("a\n", true)] {
-            let (ours, mut theirs) = UnixStream::pair().unwrap();
-            ours.set_nonblocking(true).unwrap();
-            let (listener, _other) = UnixStream::pair().unwrap();
-            let mut all = vec![ours];
-            let accept = || all.pop().ok_or(io::ErrorKind::WouldBlock.into());
-            let mut events = Events::new(&listener, 1, accept, Lines::default).unwrap();
-            let begin = Instant::now();
-            events.accept(begin).unwrap();
-            let place = *events.connections.keys().next().unwrap();
-            theirs.write_all(sent.as_bytes()).unwrap();
-            events.turn(place, begin + IDLE - SWEEP, false);
-            events.sweep(begin + IDLE);
-            assert_eq!(events.connections.len(), usize::from(stays), "{sent:?}");
-            events.sweep(begin + IDLE + IDLE);
-            assert!(events.connections.is_empty(), "{sent:?}");
+    fn a_byte_now_and_then_keeps_no_place_the_less_where_all_are_taken() {
+        let cases = [("ab", false), ("a\n", true)];
+        for (most, idle) in [(1, patience(true)), (2, patience(false))] {
+            for (sent, stays) in cases {
+                let (ours, mut theirs) = UnixStream::pair().unwrap();
+                ours.set_nonblocking(true).unwrap();
+                let (listener, _other) = UnixStream::pair().unwrap();
+                let mut all = vec![ours];
+                let accept = || all.pop().ok_or(io::ErrorKind::WouldBlock.into());
+                let mut events = Events::new(&listener, most, accept, Lines::default).unwrap();
+                let begin = Instant::now();
+                events.accept(begin).unwrap();
+                let place = *events.connections.keys().next().unwrap();
+                theirs.write_all(sent.as_bytes()).unwrap();
+                events.turn(place, begin + idle - SWEEP, false);
+                events.sweep(begin + idle - SWEEP);
+                assert_eq!(events.connections.len(), 1, "{sent:?} of {most}");
+                events.sweep(begin + idle);
+                let left = events.connections.len();
+                assert_eq!(left, usize::from(stays), "{sent:?} of {most}");
+                events.sweep(begin + idle + idle);
+                assert!(events.connections.is_empty(), "{sent:?} of {most}");
+            }
         }
     }
 }

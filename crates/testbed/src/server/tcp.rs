@@ -16,7 +16,32 @@ impl Connection for TcpStream {}
 impl Connection for plimsoll_stack::TcpStream {}
 
 /// A connection without a request for so long is closed.
-pub(super) const IDLE: Duration = Duration::from_secs(30);
+const IDLE: Duration = Duration::from_secs(30);
+/// The same while all places are taken, so that others get theirs (RFC 7766, 6.2.3).
+const IDLE_CROWDED: Duration = Duration::from_secs(5);
+
+/// How long a connection may go without a request.
+pub(super) const fn patience(crowded: bool) -> Duration {
+    if crowded { IDLE_CROWDED } else { IDLE }
+}
+
+/// Places of connections.
+pub(super) struct Places {
+    open: AtomicUsize,
+    most: usize,
+}
+
+impl Places {
+    fn are_taken(&self) -> bool {
+        self.open.load(Ordering::Relaxed) >= self.most
+    }
+
+    /// How long a connection may go without a request by now.
+    pub(super) fn patience(&self) -> Duration {
+        patience(self.are_taken())
+    }
+}
+
 const STACK_BYTES: usize = 128 << 10;
 /// Between two looks at a listener that nobody knocks at.
 const KNOCK: Duration = Duration::from_millis(1);
@@ -28,7 +53,7 @@ pub(super) fn serve_each(
     at: &[SocketAddr],
     pace: Option<Pace>,
     most: usize,
-    serve: impl Fn(&mut dyn Connection) + Sync,
+    serve: impl Fn(&mut dyn Connection, &Places) + Sync,
 ) -> io::Result<()> {
     match network {
         Network::Kernel => {
@@ -62,27 +87,28 @@ pub(super) fn serve_each(
 
 fn accept_each<C: Connection>(
     most: usize,
-    serve: impl Fn(&mut dyn Connection) + Sync,
+    serve: impl Fn(&mut dyn Connection, &Places) + Sync,
     mut accept: impl FnMut() -> io::Result<C>,
 ) -> io::Result<()> {
-    let (open, serve) = (&AtomicUsize::new(0), &serve);
+    let open = AtomicUsize::new(0);
+    let (places, serve) = (&Places { open, most }, &serve);
     thread::scope(|scope| {
         while !interrupt::requested() {
-            if open.load(Ordering::Relaxed) >= most {
+            if places.are_taken() {
                 thread::sleep(KNOCK);
                 continue;
             }
             match accept() {
                 Ok(mut connection) => {
-                    open.fetch_add(1, Ordering::Relaxed);
+                    places.open.fetch_add(1, Ordering::Relaxed);
                     let builder = thread::Builder::new().stack_size(STACK_BYTES);
                     let serve = move || {
-                        serve(&mut connection);
-                        open.fetch_sub(1, Ordering::Relaxed);
+                        serve(&mut connection, places);
+                        places.open.fetch_sub(1, Ordering::Relaxed);
                     };
                     // Without a thread it is closed, with the closure that had it.
                     if builder.spawn_scoped(scope, serve).is_err() {
-                        open.fetch_sub(1, Ordering::Relaxed);
+                        places.open.fetch_sub(1, Ordering::Relaxed);
                         thread::sleep(KNOCK);
                     }
                 }

@@ -12,7 +12,7 @@ use self::answer::Transport;
 use self::zone::Zone;
 use super::counters::SharedCounters;
 use super::network::{Network, everywhere};
-use super::tcp::{self, Connection, IDLE};
+use super::tcp::{self, Connection, Places};
 use super::udp::{self, Reply};
 use super::{Config, is_retry};
 use crate::spin::Work;
@@ -53,9 +53,9 @@ pub(super) fn serve(
                 &at,
                 config.pace,
                 config.connections.into(),
-                |connection| {
+                |connection, places| {
                     // The client went away: its loss.
-                    let _ = server.converse(connection);
+                    let _ = server.converse(connection, places);
                 },
             );
             // Without it the server would be half a server.
@@ -83,12 +83,12 @@ impl Server<'_> {
     }
 
     /// Answers one query after the other, until the client closes or is silent for long.
-    fn converse(&self, connection: &mut dyn Connection) -> io::Result<()> {
+    fn converse(&self, connection: &mut dyn Connection, places: &Places) -> io::Result<()> {
         let (mut query, mut answer, mut message) = (Vec::new(), Vec::new(), Vec::new());
         let mut length = [0; LENGTH_BYTES];
-        while read_whole(connection, &mut length)? {
+        while read_whole(connection, places, &mut length)? {
             query.resize(usize::from(u16::from_be_bytes(length)), 0);
-            if !read_whole(connection, &mut query)? {
+            if !read_whole(connection, places, &mut query)? {
                 return Ok(());
             }
             let answered = self.answer(&query, Transport::Tcp, &mut answer);
@@ -100,7 +100,7 @@ impl Server<'_> {
             message.clear();
             message.extend_from_slice(&(answer.len() as u16).to_be_bytes());
             message.extend_from_slice(&answer);
-            let sent = write_whole(connection, &message);
+            let sent = write_whole(connection, places, &message);
             let is_sent = matches!(sent, Ok(true));
             self.counters.count_sent(is_sent);
             if !is_sent {
@@ -112,15 +112,21 @@ impl Server<'_> {
 }
 
 /// Fills `bytes`. False: the client closed, or took too long.
-fn read_whole(connection: &mut dyn Connection, bytes: &mut [u8]) -> io::Result<bool> {
-    move_all(bytes.len(), IDLE, |read| {
+fn read_whole(
+    connection: &mut dyn Connection,
+    places: &Places,
+    bytes: &mut [u8],
+) -> io::Result<bool> {
+    let patience = || places.patience();
+    move_all(bytes.len(), patience, |read| {
         connection.read(&mut bytes[read..])
     })
 }
 
 /// Writes `bytes`. False: the client took too long.
-fn write_whole(connection: &mut dyn Connection, bytes: &[u8]) -> io::Result<bool> {
-    move_all(bytes.len(), IDLE, |written| {
+fn write_whole(connection: &mut dyn Connection, places: &Places, bytes: &[u8]) -> io::Result<bool> {
+    let patience = || places.patience();
+    move_all(bytes.len(), patience, |written| {
         connection.write(&bytes[written..])
     })
 }
@@ -129,7 +135,7 @@ fn write_whole(connection: &mut dyn Connection, bytes: &[u8]) -> io::Result<bool
 /// more, or not all within `patience`: who moves a byte now and then would keep a thread for ever.
 fn move_all(
     bytes: usize,
-    patience: Duration,
+    patience: impl Fn() -> Duration,
     mut some: impl FnMut(usize) -> io::Result<usize>,
 ) -> io::Result<bool> {
     let (begun, mut moved) = (Instant::now(), 0);
@@ -140,7 +146,7 @@ fn move_all(
             Err(error) if is_retry(&error) => {}
             Err(error) => return Err(error),
         }
-        if moved < bytes && (interrupt::requested() || begun.elapsed() >= patience) {
+        if moved < bytes && (interrupt::requested() || begun.elapsed() >= patience()) {
             return Ok(false);
         }
     }
@@ -160,14 +166,14 @@ mod tests {
             thread::sleep(patience / 5);
             Ok(1)
         };
-        assert!(!move_all(1000, patience, slow).unwrap());
+        assert!(!move_all(1000, || patience, slow).unwrap());
         assert!((1..=5).contains(&calls), "{calls}");
         // What is there at once is taken, however long the thread did not run.
         let at_once = |moved| {
             thread::sleep(patience);
             Ok(10 - moved)
         };
-        assert!(move_all(10, patience, at_once).unwrap());
-        assert!(!move_all(10, patience, |_| Ok(0)).unwrap(), "it closed");
+        assert!(move_all(10, || patience, at_once).unwrap());
+        assert!(!move_all(10, || patience, |_| Ok(0)).unwrap(), "it closed");
     }
 }
