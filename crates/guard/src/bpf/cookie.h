@@ -30,7 +30,7 @@
 
 #define TCP_BYTES_MAX 60
 #define TCP_OPTION_MSS 2
-#define SYN_COOKIE_TTL 64
+#define HOP_LIMIT_DEFAULT 64
 
 /* What became of a SYN that was to be answered. */
 enum answer {
@@ -147,6 +147,27 @@ static __always_inline __u16 mss_of(const struct bpf_sock *listener, bool ipv6)
 	return wanted && wanted < mss ? wanted : mss;
 }
 
+/*
+ * How many routers the answer may pass: as the server or, of IPv4, the host says. A neighbour
+ * with TTL security takes what began at 255 and nothing else (RFC 5082).
+ */
+static __always_inline __u8 hops_of(const struct bpf_sock *listener, bool ipv6)
+{
+	const struct inet_sock *inet =
+		bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct inet_sock));
+	const struct sock_common *sk =
+		bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct sock_common));
+	__s64 hops = -1;
+
+	if (!ipv6) {
+		hops = inet->uc_ttl;
+		return hops < 0 ? sk->skc_net.net->ipv4.sysctl_ip_default_ttl : hops;
+	}
+	if (bpf_core_field_exists(inet->pinet6))
+		hops = (__s64)BPF_CORE_READ_BITFIELD(inet->pinet6, hop_limit);
+	return hops < 0 ? HOP_LIMIT_DEFAULT : hops;
+}
+
 static __always_inline void build_syn_ack(const struct handshake *syn, __u32 cookie, __u32 window,
 					  __u16 mss, struct syn_ack *answer)
 {
@@ -175,14 +196,15 @@ static __always_inline bool store_ethernet(struct xdp_md *ctx)
 	return !bpf_xdp_store_bytes(ctx, 0, swapped, sizeof(swapped));
 }
 
-static __always_inline bool store_ipv4(const struct handshake *syn, struct syn_ack *answer)
+static __always_inline bool store_ipv4(const struct handshake *syn, struct syn_ack *answer,
+				       __u8 hops)
 {
 	struct iphdr ip = {
 		.version = 4,
 		.ihl = 5,
 		.tot_len = bpf_htons(sizeof(ip) + sizeof(*answer)),
 		.frag_off = bpf_htons(0x4000), /* don't fragment */
-		.ttl = SYN_COOKIE_TTL,
+		.ttl = hops,
 		.protocol = IPPROTO_TCP,
 		.saddr = syn->ipv4_header.daddr,
 		.daddr = syn->ipv4_header.saddr,
@@ -196,13 +218,14 @@ static __always_inline bool store_ipv4(const struct handshake *syn, struct syn_a
 				    sizeof(*answer));
 }
 
-static __always_inline bool store_ipv6(const struct handshake *syn, struct syn_ack *answer)
+static __always_inline bool store_ipv6(const struct handshake *syn, struct syn_ack *answer,
+				       __u8 hops)
 {
 	struct ipv6hdr ip = {
 		.version = 6,
 		.payload_len = bpf_htons(sizeof(*answer)),
 		.nexthdr = IPPROTO_TCP,
-		.hop_limit = SYN_COOKIE_TTL,
+		.hop_limit = hops,
 		.saddr = syn->ipv6_header.daddr,
 		.daddr = syn->ipv6_header.saddr,
 	};
@@ -269,6 +292,7 @@ __noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 trans
 	__s64 cookie;
 	__u32 window, bytes;
 	__u16 mss;
+	__u8 hops;
 
 	if (!load_handshake(ctx, network, transport, ipv6, &syn))
 		return ANSWER_IMPOSSIBLE;
@@ -288,6 +312,7 @@ __noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 trans
 	sk = bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct sock));
 	window = (__u32)sk->sk_rcvbuf >> 1; /* half the buffer, as in the stack */
 	mss = mss_of(listener, ipv6);
+	hops = hops_of(listener, ipv6);
 	bpf_sk_release(listener);
 	if (cookie < 0)
 		return ANSWER_IMPOSSIBLE;
@@ -296,7 +321,7 @@ __noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 trans
 	bytes += ipv6 ? sizeof(syn.ipv6_header) : sizeof(syn.ipv4_header);
 	if (bpf_xdp_adjust_tail(ctx, (int)(bytes - bpf_xdp_get_buff_len(ctx))))
 		return ANSWER_IMPOSSIBLE;
-	if (ipv6 ? !store_ipv6(&syn, &answer) : !store_ipv4(&syn, &answer))
+	if (ipv6 ? !store_ipv6(&syn, &answer, hops) : !store_ipv4(&syn, &answer, hops))
 		return ANSWER_SPOILT;
 	return store_ethernet(ctx) ? ANSWER_READY : ANSWER_SPOILT;
 }

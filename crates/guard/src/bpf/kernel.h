@@ -47,6 +47,7 @@ struct udp_table {
 
 struct netns_ipv4 {
 	struct udp_table *udp_table;
+	__u8 sysctl_ip_default_ttl;
 };
 
 /* Programs of a network namespace. */
@@ -131,6 +132,15 @@ struct request_sock_queue {
 
 struct inet_connection_sock {
 	struct request_sock_queue icsk_accept_queue;
+};
+
+struct ipv6_pinfo {
+	__s16 hop_limit; /* IPV6_UNICAST_HOPS; below 0: not set. A bit field before Linux 6.7 */
+};
+
+struct inet_sock {
+	struct ipv6_pinfo *pinet6;
+	__s16 uc_ttl; /* IP_TTL; below 0: not set */
 };
 
 struct tcp_options_received {

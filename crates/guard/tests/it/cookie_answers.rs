@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use etherparse::TcpOptionElement;
+use etherparse::{NetHeaders, PacketHeaders, TcpOptionElement};
 use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::{Extension, Packet, TcpFlags};
 
@@ -205,6 +205,39 @@ fn the_answer_offers_the_mss_of_the_smallest_route() {
         let offered = past_syn_queue(Config::default(), route(words), look);
         assert_eq!(offered, [v4, v6], "{words}");
     }
+}
+
+/// How many routers the answer may pass.
+fn hops_of(answer: &[u8]) -> u8 {
+    match PacketHeaders::from_ethernet_slice(answer).unwrap().net {
+        Some(NetHeaders::Ipv4(ip, _)) => ip.time_to_live,
+        Some(NetHeaders::Ipv6(ip, _)) => ip.hop_limit,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A router with TTL security (RFC 5082) takes what began at 255 and nothing else. BIRD's listener
+/// sends so: while its SYN queue was full, no such neighbour came back.
+#[test]
+fn the_answer_may_pass_as_many_routers_as_the_server_or_the_host_says() {
+    use nix::sys::socket::{setsockopt, sockopt};
+    let syns = [syn_with_mss(HOST_V4.into()), syn_with_mss(HOST_V6.into())];
+    let default_ttl = |_: &TcpListener| {
+        std::fs::write("/proc/sys/net/ipv4/ip_default_ttl", "200").unwrap();
+    };
+    let own = |server: &TcpListener| {
+        default_ttl(server);
+        setsockopt(server, sockopt::Ipv4Ttl, &255).unwrap();
+        setsockopt(server, sockopt::Ipv6Ttl, &254).unwrap();
+    };
+    let hops = |set_up: &(dyn Fn(&TcpListener) + Sync)| {
+        past_syn_queue(Config::default(), set_up, |guard| {
+            [0, 1].map(|family: usize| hops_of(&guard.answer_to(&syns[family]).unwrap().unwrap()))
+        })
+    };
+    assert_eq!(hops(&|_| {}), [64, 64]);
+    assert_eq!(hops(&default_ttl), [200, 64]);
+    assert_eq!(hops(&own), [255, 254]);
 }
 
 #[test]
