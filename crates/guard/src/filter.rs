@@ -180,11 +180,11 @@ fn rules() -> io::Result<Filter> {
 /// Tables of iptables before it used `nf_tables`.
 fn legacy() -> Filter {
     let tables = ["ip_tables_names", "ip6_tables_names"];
-    let is_used = |table| {
-        let path = format!("/proc/thread-self/net/{table}");
-        fs::read_to_string(path).is_ok_and(|names| !names.trim().is_empty())
+    let may_be_used = |table| {
+        let names = fs::read_to_string(format!("/proc/thread-self/net/{table}"));
+        holds(names, |names| !names.is_empty())
     };
-    if tables.into_iter().any(is_used) {
+    if tables.into_iter().any(may_be_used) {
         Filter::NotKnown("legacy iptables has rules, which are not read")
     } else {
         Filter::Harmless
@@ -194,8 +194,17 @@ fn legacy() -> Filter {
 /// Whether connection tracking refuses connections whose SYN it never saw
 /// (`nf_conntrack_tcp_loose`, `nf_conntrack-sysctl.rst`).
 fn wants_whole_connections() -> bool {
-    fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_loose")
-        .is_ok_and(|setting| setting.trim() == "0")
+    let setting = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_loose");
+    holds(setting, |setting| setting == "0")
+}
+
+/// Whether it is so by a file of `/proc`, also where that cannot be read: the stack answers then.
+/// Without the file, nobody has what it would tell of.
+fn holds(file: io::Result<String>, is_so: impl FnOnce(&str) -> bool) -> bool {
+    match file {
+        Ok(text) => is_so(text.trim()),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
 }
 
 #[cfg(test)]
@@ -206,6 +215,22 @@ mod tests {
     use plimsoll_kernel::scheduling::thread_time;
 
     use super::*;
+
+    /// A guard that had no descriptor left took the packet filter for harmless.
+    #[test]
+    fn what_cannot_be_read_may_be_so() {
+        let refused = |errno| Err(io::Error::from_raw_os_error(errno));
+        for (file, expected) in [
+            (Ok("0\n"), true),
+            (Ok("1\n"), false),
+            (refused(libc::ENOENT), false),
+            (refused(libc::EMFILE), true),
+        ] {
+            let told = format!("{file:?}");
+            let is_so = holds(file.map(str::to_owned), |text| text == "0");
+            assert_eq!(is_so, expected, "{told}");
+        }
+    }
 
     fn nft(rules: &str) {
         let status = Command::new("nft").arg(rules).status();

@@ -208,9 +208,17 @@ pub(crate) fn parse_nodes(list: &str) -> Option<u32> {
 /// (`nf_conntrack-sysctl.rst`). True if `/proc` does not tell.
 #[must_use]
 pub fn tracks_connections() -> bool {
-    match fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count") {
-        Ok(count) => count.trim() != "0",
-        // Without the module there are none.
+    // Without the module there are none.
+    may_be_on(fs::read_to_string(
+        "/proc/sys/net/netfilter/nf_conntrack_count",
+    ))
+}
+
+/// Whether a file of `/proc` holds another number than 0. Also if it cannot be read, but not
+/// where there is none.
+fn may_be_on(setting: io::Result<String>) -> bool {
+    match setting {
+        Ok(setting) => setting.trim() != "0",
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
@@ -246,11 +254,10 @@ pub(crate) fn is_raw_reader(line: &str) -> bool {
 }
 
 /// Whether the stack takes SYN cookies: `net.ipv4.tcp_syncookies` of this network
-/// namespace, for both families.
+/// namespace, for both families. True if `/proc` does not tell: SYNs are the stack's then.
 #[must_use]
 pub fn takes_syn_cookies() -> bool {
-    fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies")
-        .is_ok_and(|setting| setting.trim() != "0")
+    may_be_on(fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies"))
 }
 
 #[cfg(test)]
@@ -266,6 +273,23 @@ mod tests {
             prop_assert_eq!(parse_release(&release), Some((major, minor)));
             let nodes = format!("0-2,{last}\n");
             prop_assert_eq!(parse_nodes(&nodes), last.checked_add(1));
+        }
+    }
+
+    /// A guard that had no descriptor left took SYN cookies for switched off, and discarded SYNs
+    /// that the stack would have answered.
+    #[test]
+    fn a_setting_that_cannot_be_read_may_be_on() {
+        let refused = |errno| Err(io::Error::from_raw_os_error(errno));
+        for (setting, expected) in [
+            (Ok("0\n"), false),
+            (Ok("1\n"), true),
+            (refused(libc::ENOENT), false),
+            (refused(libc::EMFILE), true),
+            (refused(libc::EACCES), true),
+        ] {
+            let told = format!("{setting:?}");
+            assert_eq!(may_be_on(setting.map(str::to_owned)), expected, "{told}");
         }
     }
 
