@@ -131,6 +131,14 @@ pub enum SysfsError {
         /// As given.
         interface: String,
     },
+    /// The interface has several names, and sysfs knows it by another one.
+    #[error("`{interface}` is another name of the interface `{name}` (altname): call it `{name}`")]
+    OtherName {
+        /// As given.
+        interface: String,
+        /// The one that counts.
+        name: String,
+    },
     /// The kernel refuses.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -141,7 +149,7 @@ impl SysfsError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Foreign { .. } | Self::Call(_) => FAILED,
+            Self::Foreign { .. } | Self::OtherName { .. } | Self::Call(_) => FAILED,
         }
     }
 }
@@ -160,8 +168,12 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`SysfsError::Foreign`], or the kernel refuses.
+    /// [`SysfsError::OtherName`], [`SysfsError::Foreign`], or the kernel refuses.
     pub fn open(interface: &str, ifindex: u32) -> Result<Self, SysfsError> {
+        if let Some(name) = link::name(ifindex).filter(|name| name != interface) {
+            let interface = interface.to_owned();
+            return Err(SysfsError::OtherName { interface, name });
+        }
         let path = format!("class/net/{interface}");
         let found = match own_sysfs() {
             Ok(sysfs) => openat(sysfs, path.as_str(), DIRECTORY, Mode::empty()),
@@ -436,6 +448,29 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), "1");
         writer.join().unwrap();
+    }
+
+    /// Udev gives most adapters several names. Who took another one was told to enter the network
+    /// namespace that he was in. Needs root.
+    #[test]
+    fn another_name_of_an_interface_says_which_one_counts() {
+        let inside = || {
+            for words in [
+                "link add v0 type veth peer name v1",
+                "link property add dev v0 altname enp3s0",
+            ] {
+                let ip = std::process::Command::new("ip")
+                    .args(words.split(' '))
+                    .status();
+                assert!(ip.unwrap().success(), "{words}");
+            }
+            let open = |name| Device::open(name, link::index(name).unwrap());
+            open("v0").unwrap();
+            let refused = open("enp3s0").unwrap_err().to_string();
+            assert!(refused.ends_with(": call it `v0`"), "{refused}");
+        };
+        crate::namespace::in_new(inside)
+            .expect("this test makes a namespace: run `sudo make test`");
     }
 
     /// As the bonding driver makes it; this tree has no driver behind it.
