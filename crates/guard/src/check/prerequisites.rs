@@ -29,7 +29,7 @@ fn kernel(release: Result<(), HostError>, preempts_receiving: bool) -> Finding {
             "kernel",
             Verdict::Limited,
             "Linux is new enough, with PREEMPT_RT",
-            "may take the time of tasks that preempt receiving for that of receiving, and hold interrupts off or shed without need (`--strategy off --cpu-limit 100` does neither)",
+            "tells receiving from tasks that preempt it in a way that was measured on no such kernel, and may hold interrupts off or shed without need (`--strategy off --cpu-limit 100` does neither)",
         ),
         (release, _) => host_finding(release, "kernel", "Linux is new enough"),
     }

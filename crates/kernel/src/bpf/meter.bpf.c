@@ -11,6 +11,10 @@
  * window of metering begins a CPU's books at its first switch or softirq: only there it is
  * known what has run since the window began.
  *
+ * On PREEMPT_RT other tasks may preempt a softirq. Their time is theirs, until the softirq's
+ * task runs again. Should they run softirqs themselves meanwhile (kernels without a lock of
+ * each CPU for these), the rest of the first one is its task's.
+ *
  * Each CPU writes only its own books. Task switches and interrupts are booked
  * with interrupts off. An interrupt that arrives while a softirq's entry or exit
  * is being booked is not booked on its own, from its entry to its exit: sums
@@ -63,14 +67,13 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 	account = account_of(next);
 	watched = watched_index(next->tgid);
 	/* Most switches are from one process to another. */
-	if (cpu->task_account == account && cpu->task_watched == watched)
+	if (!is_news(cpu, account, watched))
 		return 0;
 	cpu = begin(cpu);
 	if (!cpu)
 		return 0;
 	/* The run queue is already without `prev`, if it sleeps. */
-	cpu->task_account = account;
-	cpu->task_watched = watched;
+	enter_task(cpu, next->pid, account, watched);
 	if (account == ACCOUNT_NETWORK && is_preempted(cpu))
 		book(cpu, ACCOUNT_NETWORK, NOBODY);
 	else
@@ -83,19 +86,19 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(on_softirq_entry, unsigned int vector)
 {
+	const struct task_struct *task = bpf_get_current_task_btf();
 	struct cpu *cpu = this_cpu();
 
 	if (!cpu)
 		return 0;
-	begin_window(cpu, bpf_get_current_task_btf());
+	begin_window(cpu, task);
 	cpu = begin(cpu);
 	if (!cpu)
 		return 0;
 	book_current(cpu);
-	cpu->in_softirq = true;
-	cpu->account = vector == NET_RX_SOFTIRQ || vector == NET_TX_SOFTIRQ ? ACCOUNT_NETWORK :
-									      ACCOUNT_OTHER;
-	cpu->watched = NOBODY;
+	enter_softirq(cpu, task->pid,
+		      vector == NET_RX_SOFTIRQ || vector == NET_TX_SOFTIRQ ? ACCOUNT_NETWORK :
+									     ACCOUNT_OTHER);
 	end(cpu);
 	return 0;
 }
@@ -108,7 +111,7 @@ int BPF_PROG(on_softirq_exit, unsigned int vector)
 	if (!cpu)
 		return 0;
 	book_current(cpu);
-	cpu->in_softirq = false;
+	leave_softirq(cpu);
 	end(cpu);
 	return 0;
 }

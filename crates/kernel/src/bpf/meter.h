@@ -51,7 +51,12 @@ struct cpu {
 	__u64 woken_ns; /* when this CPU was told */
 	__u64 preempted_ns; /* end of the interrupt that told it; 0: none */
 	__u64 contended_ns; /* of the network's account, while another task waited */
-	__u64 unused[7];
+	/* Of the softirq under way: whose account, and the task that it runs in. */
+	__u32 softirq_account;
+	__u32 softirq_task;
+	__u32 softirq_waits; /* another task runs meanwhile, as PREEMPT_RT lets it */
+	__u32 reserved;
+	__u64 unused[5];
 	/* 320 bytes: CPUs share no cache line. */
 };
 

@@ -81,12 +81,43 @@ static __always_inline struct cpu *begin(struct cpu *cpu)
 
 static __always_inline void end(struct cpu *cpu)
 {
-	if (!cpu->in_softirq) {
-		cpu->account = cpu->task_account;
-		cpu->watched = cpu->task_watched;
-	}
+	bool is_softirq = cpu->in_softirq && !cpu->softirq_waits;
+
+	cpu->account = is_softirq ? cpu->softirq_account : cpu->task_account;
+	cpu->watched = is_softirq ? NOBODY : cpu->task_watched;
 	barrier();
 	cpu->sequence++;
+}
+
+/* A softirq begins in the task of this number. */
+static __always_inline void enter_softirq(struct cpu *cpu, __u32 task, __u32 account)
+{
+	cpu->in_softirq = true;
+	cpu->softirq_account = account;
+	cpu->softirq_task = task;
+	cpu->softirq_waits = false;
+}
+
+static __always_inline void leave_softirq(struct cpu *cpu)
+{
+	cpu->in_softirq = false;
+}
+
+/*
+ * Whether another account goes on if such a task runs from now on. Which task a softirq runs in
+ * counts as well.
+ */
+static __always_inline bool is_news(const struct cpu *cpu, __u32 account, __u32 watched)
+{
+	return cpu->in_softirq || cpu->task_account != account || cpu->task_watched != watched;
+}
+
+/* The task of this number runs from now on. */
+static __always_inline void enter_task(struct cpu *cpu, __u32 task, __u32 account, __u32 watched)
+{
+	cpu->task_account = account;
+	cpu->task_watched = watched;
+	cpu->softirq_waits = cpu->in_softirq && cpu->softirq_task != task;
 }
 
 /*
