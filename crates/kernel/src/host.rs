@@ -184,6 +184,31 @@ pub(crate) fn check_pid_namespace() -> io::Result<()> {
     }
 }
 
+/// Whether the kernel tells which threads poll an interface.
+///
+/// # Errors
+///
+/// It does not.
+pub(crate) fn check_thread_numbers() -> io::Result<()> {
+    const TELLS: (u32, u32) = (6, 8);
+    let release = uname()?.release().to_string_lossy().into_owned();
+    match parse_release(&release) {
+        Some(version) if version < TELLS => Err(io::Error::other(format!(
+            "Linux {release} does not tell which threads poll, which takes 6.8 or newer"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a CPU runs threads. Some cannot be taken offline, and have no file that says so.
+pub(crate) fn is_online(cpu: usize) -> bool {
+    let directory = format!("/sys/devices/system/cpu/cpu{cpu}");
+    match fs::read_to_string(format!("{directory}/online")) {
+        Ok(online) => online.trim() != "0",
+        Err(_) => Path::new(&directory).exists(),
+    }
+}
+
 pub(crate) fn parse_release(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

@@ -16,7 +16,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::error::{CallError, Error, TurnError, os};
-use crate::host::check_pid_namespace;
+use crate::host::{self, check_pid_namespace};
 use crate::knobs::{Knobs, PollingThread, Queues};
 use crate::scheduling::Priority;
 
@@ -93,13 +93,31 @@ impl PolledInterface {
     }
 }
 
+/// Refuses what [`poll_in_threads`] would, whatever the interface: before anything is turned, or a
+/// program attached.
+///
+/// # Errors
+///
+/// The kernel does not tell which threads poll, or not here; none of `cpus` is online.
+pub fn check_threads(cpus: Option<&[usize]>) -> Result<(), TurnError> {
+    check_pid_namespace().map_err(os("have threads poll"))?;
+    host::check_thread_numbers().map_err(os("have threads poll"))?;
+    let cpus = cpus.unwrap_or_default();
+    match cpus.first() {
+        Some(&cpu) if !cpus.iter().any(|cpu| host::is_online(*cpu)) => {
+            Err(TurnError::NoSuchCpu { cpu })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Switches `queues` to threaded polling and sets their threads' priority
 /// and, if given, the only CPUs they may run on. Returns the threads.
 ///
 /// # Errors
 ///
-/// The interface has no such switch, its driver starts no thread, the kernel refuses a change, or
-/// this is another PID namespace than the machine's. Then it is polled as before `knobs` had
+/// As [`check_threads`]; the interface has no such switch, its driver starts no thread, or the kernel
+/// refuses a change. Then it is polled as before `knobs` had
 /// threads poll it: some real-time threads, which their caller does not know, would be kept to no
 /// limit.
 pub fn poll_in_threads(
@@ -108,7 +126,7 @@ pub fn poll_in_threads(
     priority: Priority,
     cpus: Option<&[usize]>,
 ) -> Result<Vec<PollingThread>, TurnError> {
-    check_pid_namespace().map_err(os("have threads poll"))?;
+    check_threads(cpus)?;
     let polled = turn_all(knobs, queues, priority, cpus);
     if polled.is_err() {
         // What is not put back now stays recorded.

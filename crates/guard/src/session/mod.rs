@@ -268,6 +268,9 @@ fn attach<'obj>(
     known: Option<&KnownSources>,
     storage: &'obj mut Storage,
 ) -> Result<Guarded<'obj>, Error> {
+    // Some adapters set up their rings anew for a program, and a start that fails is tried again
+    // and again.
+    threads::check(settings)?;
     allow_driver(&mut knobs, settings)?;
     let mut guard = Guard::load(storage, &settings.guard)?;
     if let Some(known) = known {

@@ -7,7 +7,7 @@ use plimsoll_kernel::control_group;
 use plimsoll_kernel::errand::Errand;
 use plimsoll_kernel::knobs::{Knobs, PollingThread, Queues, Regrouping, TurnError};
 use plimsoll_kernel::scheduling::Priority;
-use plimsoll_kernel::threaded::{are_renewed, poll_in_threads};
+use plimsoll_kernel::threaded::{are_renewed, check_threads, poll_in_threads};
 
 use super::settings::Settings;
 use crate::error::Error;
@@ -24,6 +24,24 @@ pub(super) struct Threads {
 /// Nothing is put back before it has ended, or a thread might come too late.
 #[derive(Debug)]
 struct Moving(Option<Errand<Result<(), TurnError>>>);
+
+/// Refuses what would be refused when threads are to poll, from the start or in overload: before the
+/// program is attached.
+pub(super) fn check(settings: &Settings) -> Result<(), TurnError> {
+    if settings.polls_in_threads() {
+        check_threads(settings.poll_cpu.as_ref().map(std::slice::from_ref))?;
+    }
+    let group = settings.poll_control_group.as_deref();
+    if let Some(directory) = group.filter(|directory| !control_group::shares_cpu(directory)) {
+        let directory = directory.to_owned();
+        return Err(TurnError::NoShare { directory });
+    }
+    if let Some(group) = group.and_then(control_group::limited) {
+        let group = group.to_owned();
+        return Err(TurnError::Quota { group });
+    }
+    Ok(())
+}
 
 impl Threads {
     /// Has threads poll from now on. May take long.
@@ -94,19 +112,12 @@ fn poll(
     settings: &Settings,
     priority: Priority,
 ) -> Result<(Vec<PollingThread>, Vec<Regrouping>), TurnError> {
-    let group = settings.poll_control_group.as_deref();
-    if let Some(directory) = group.filter(|directory| !control_group::shares_cpu(directory)) {
-        let directory = directory.to_owned();
-        return Err(TurnError::NoShare { directory });
-    }
-    if let Some(group) = group.and_then(control_group::limited) {
-        let group = group.to_owned();
-        return Err(TurnError::Quota { group });
-    }
+    // The group may be another one since the start.
+    check(settings)?;
     let cpus = settings.poll_cpu.as_ref().map(std::slice::from_ref);
     let threads = poll_in_threads(knobs, Queues::All, priority, cpus)?;
     let mut moves = Vec::new();
-    if let Some(directory) = group {
+    if let Some(directory) = settings.poll_control_group.as_deref() {
         for thread in &threads {
             moves.push(knobs.regroup_thread(thread.tid, directory)?);
         }

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
+use plimsoll_guard::governor::Strategy;
 use plimsoll_guard::session::Settings;
 use plimsoll_kernel::knobs::{Knobs, Queues};
 use plimsoll_kernel::link;
 use plimsoll_kernel::namespace::Named;
+use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_kernel::scheduling::Priority;
 
 use crate::common::ip;
@@ -21,7 +23,11 @@ use crate::common::notes::{Notes, Seen};
 use crate::control_groups::group_with_a_share;
 use crate::{run, settings};
 
-pub(crate) const TESTS: [(&str, fn()); 2] = [
+pub(crate) const TESTS: [(&str, fn()); 3] = [
+    (
+        "what_no_thread_can_be_given_is_refused_before_it_attaches",
+        what_no_thread_can_be_given_is_refused_before_it_attaches,
+    ),
     (
         "threads_that_the_driver_makes_anew_are_as_those_before",
         threads_that_the_driver_makes_anew_are_as_those_before,
@@ -70,6 +76,37 @@ fn threaded() -> Settings {
 /// The control group of a thread.
 fn groups(thread: i32) -> String {
     fs::read_to_string(format!("/proc/{thread}/cgroup")).unwrap_or_default()
+}
+
+/// A service manager starts a guard again a second after it has failed. Some adapters set up their
+/// rings anew when a program comes or goes: with a mistake in these settings they did so each
+/// second. Here another program is there, so that it is seen what is looked at first.
+fn what_no_thread_can_be_given_is_refused_before_it_attaches() {
+    let _other = PassAll::attach("v0").unwrap();
+    let group = "/sys/fs/cgroup/plimsoll-none";
+    let no_group = Settings {
+        poll_control_group: Some(group.into()),
+        ..threaded()
+    };
+    let no_cpu = Settings {
+        poll_cpu: Some(1023),
+        ..threaded()
+    };
+    let none_in_overload = Settings {
+        threaded: None,
+        strategy: Strategy::Thread,
+        ..no_cpu.clone()
+    };
+    let no_share = format!("{group} is no control group with a share");
+    for (settings, said) in [
+        (no_group, no_share.as_str()),
+        (no_cpu, "CPU 1023 is not online"),
+        (none_in_overload, "CPU 1023 is not online"),
+    ] {
+        let error = run(settings, &mut Notes::new(|_| Ok(()))).unwrap_err();
+        assert!(error.to_string().starts_with(said), "{error}");
+        assert_eq!(error.exit_code(), 3);
+    }
 }
 
 const TOLD: &str = "interface=v0 event=threads_set_anew threads=1";

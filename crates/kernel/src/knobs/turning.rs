@@ -36,6 +36,12 @@ pub enum TurnError {
         /// By the kernel's name.
         driver: String,
     },
+    /// No thread can run there.
+    #[error("CPU {cpu} is not online: `lscpu -e` shows those that are")]
+    NoSuchCpu {
+        /// Its number.
+        cpu: usize,
+    },
     /// The interface has no such receive queue, or none that can be set alone.
     #[error(
         "`{interface}` shows no receive queue {queue} whose settings can be changed alone: that takes Linux 6.13 or newer and a driver that names its queues (`plimsoll guard check {interface}` lists them)"
@@ -85,9 +91,10 @@ impl TurnError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::NoThreadedPolling { .. } | Self::UntriedDriver { .. } | Self::NoShare { .. } => {
-                LACKS
-            }
+            Self::NoThreadedPolling { .. }
+            | Self::UntriedDriver { .. }
+            | Self::NoSuchCpu { .. }
+            | Self::NoShare { .. } => LACKS,
             Self::NoSuchQueue { .. }
             | Self::Quota { .. }
             | Self::ControlGroup { .. }
