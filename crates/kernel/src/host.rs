@@ -8,6 +8,7 @@ use nix::sys::utsname::uname;
 use nix::unistd::geteuid;
 
 use crate::error::{CallError, FAILED, LACKS, os};
+use crate::scheduling::{Class, Level, set_class};
 
 /// First release with `bpf_rdonly_cast`.
 const KERNEL_MIN: (u32, u32) = (6, 2);
@@ -36,6 +37,11 @@ pub enum HostError {
         "root of a user namespace, as in a rootless container, may not load BPF programs: run the guard on the host"
     )]
     UserNamespace,
+    /// The guard's thread has to come before all that floods keep busy.
+    #[error(
+        "the control group of this process may have no real-time threads, and the guard's own is one: say how long they may run there (cpu.rt_runtime_us), or start the guard in the topmost group"
+    )]
+    NoRealTime,
     /// The kernel is older than the program needs.
     #[error(
         "Linux {release} is too old: the guard reads socket queues through bpf_rdonly_cast, which needs 6.2 or newer"
@@ -62,6 +68,7 @@ impl HostError {
             Self::Privilege { .. }
             | Self::PrivilegeWithheld { .. }
             | Self::UserNamespace
+            | Self::NoRealTime
             | Self::KernelTooOld { .. }
             | Self::NoBtf => LACKS,
             Self::Call(_) => FAILED,
@@ -148,6 +155,25 @@ pub fn check_capabilities() -> Result<(), HostError> {
         Some(&(_, capability)) => Err(HostError::Privilege { capability }),
         None if is_first_user_namespace() => Ok(()),
         None => Err(HostError::UserNamespace),
+    }
+}
+
+/// Whether this process may have real-time threads. The calling one is such a thread for a moment.
+///
+/// # Errors
+///
+/// [`HostError::NoRealTime`], if it has the capabilities: kernels with `CONFIG_RT_GROUP_SCHED` give
+/// a control group no time for such threads unless told to.
+pub fn check_real_time() -> Result<(), HostError> {
+    let failed = || os("see whether threads may be real-time");
+    let own = Level::of(0).map_err(failed())?;
+    match set_class(0, Class::Watcher) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(HostError::NoRealTime),
+        Err(error) => Err(failed()(error).into()),
+        Ok(()) => {
+            own.give_to(0).map_err(failed())?;
+            Ok(())
+        }
     }
 }
 

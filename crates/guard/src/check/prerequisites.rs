@@ -9,8 +9,9 @@ use super::{Finding, Verdict, finding};
 const PRIVILEGES: &str = "all capabilities that the start takes are there";
 
 pub(super) fn findings() -> [Finding; 3] {
+    let privileges = host::check_capabilities().and_then(|()| host::check_real_time());
     [
-        host_finding(host::check_capabilities(), "privileges", PRIVILEGES),
+        host_finding(privileges, "privileges", PRIVILEGES),
         kernel(host::check_release(), host::preempts_receiving()),
         host_finding(host::check_btf(), "btf", "the kernel describes its types"),
     ]

@@ -204,6 +204,7 @@ pub fn run(
 ) -> Result<(), SessionError> {
     settings.validate()?;
     host::check()?;
+    host::check_real_time()?;
     let interface = settings.interface.clone();
     let is_given = settings.standby.is_some();
     let settings = standby::decided(settings, &interface);
