@@ -23,6 +23,7 @@ use crate::program::{Program, Seated, SourcesReader};
 use crate::protection::Protection;
 use crate::regulator::Regulator;
 use crate::syn_cookies::SynCookies;
+use crate::tracking::Tracking;
 pub use config::Config;
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::host;
@@ -92,6 +93,7 @@ pub struct Guard<'obj> {
     cookies: Option<Cookies>,
     /// IP protocols that tunnels of this host take, a bit for each.
     tunnels: Option<Looks<u64>>,
+    tracking: Tracking,
     charges: Charges,
     /// Packets without a socket when packet readers were last looked for.
     closed_ports: u64,
@@ -137,6 +139,7 @@ impl<'obj> Guard<'obj> {
             tunnels: None,
             interface: None,
             company: None,
+            tracking: Tracking::at_load(host::has_connection_tracking()),
             charges: Charges::default(),
             closed_ports: 0,
             config: *config,
@@ -263,6 +266,12 @@ impl<'obj> Guard<'obj> {
         self.spare_packet_readers();
         let addresses = local_addresses(self.interface.as_deref())?;
         self.program.set_local_addresses(&addresses)
+    }
+
+    /// Whether connection tracking has come since the program was loaded, and tracks. True once.
+    pub(crate) fn misses_tracking(&mut self) -> bool {
+        let tracks = || host::has_connection_tracking() && host::tracks_connections();
+        self.tracking.is_missed(tracks)
     }
 
     /// Call every 10 to 50 ms. Tells the program that it is governed; after two

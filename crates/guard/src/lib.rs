@@ -41,6 +41,7 @@ pub mod session;
 mod sources;
 pub mod status;
 mod syn_cookies;
+mod tracking;
 
 pub use counters::{Channel, Counters, Outcome, Packets};
 pub use error::Error;

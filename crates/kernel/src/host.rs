@@ -265,6 +265,13 @@ pub fn tracks_connections() -> bool {
     ))
 }
 
+/// Whether the kernel has connection tracking now. As a module it comes with the first rule that
+/// wants it.
+#[must_use]
+pub fn has_connection_tracking() -> bool {
+    Path::new("/sys/module/nf_conntrack").exists()
+}
+
 /// Whether a file of `/proc` holds another number than 0. Also if it cannot be read, but not
 /// where there is none.
 fn may_be_on(setting: io::Result<String>) -> bool {
