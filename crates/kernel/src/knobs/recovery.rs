@@ -43,7 +43,9 @@ pub fn restore_in(
     interface: Option<&str>,
 ) -> (Vec<String>, Result<(), OpenError>) {
     let mut restored = Vec::new();
-    let done = restore_all(directory, interface, &mut restored);
+    // By another name of it (altname), nothing would be found.
+    let name = interface.and_then(|interface| link::name(link::index(interface).ok()?));
+    let done = restore_all(directory, name.as_deref().or(interface), &mut restored);
     (restored, done)
 }
 
@@ -283,7 +285,35 @@ pub(super) fn files(
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+    use crate::namespace;
+
+    /// There was nothing to restore by it. Needs root.
+    #[test]
+    fn an_interface_is_restored_by_any_of_its_names() {
+        let inside = || {
+            for words in [
+                "link add v0 type veth peer name v1",
+                "link property add dev v0 altname enp3s0",
+            ] {
+                let ip = Command::new("ip").args(words.split(' ')).status();
+                assert!(ip.expect("iproute2 is installed").success(), "{words}");
+            }
+            let directory = tempfile::tempdir().unwrap();
+            let device = Device::open("v0", link::index("v0").unwrap()).unwrap();
+            let attribute = Attribute::NapiDeferHardIrqs;
+            for name in ["v0", "enp3s0"] {
+                device.set_attribute(attribute, DEFER_MARK.into()).unwrap();
+                let (restored, done) = restore_in(directory.path(), Some(name));
+                done.unwrap();
+                assert_eq!(restored, ["v0"], "{name}");
+                assert_eq!(device.attribute(attribute).unwrap(), Some(0));
+            }
+        };
+        namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
+    }
 
     /// Locks and closed interfaces of `wan.1` were taken for those of `wan` where the
     /// namespace's cookie is 1.
