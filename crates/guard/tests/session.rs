@@ -44,6 +44,7 @@ use plimsoll_guard::session::{
     self, Console, Metrics, ServiceManager, SessionError, Settings, Shares,
 };
 use plimsoll_kernel::knobs::restore;
+use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_kernel::scheduling::{Priority, thread_time};
 
 const TESTS: [(&str, fn()); 10] = [
@@ -257,12 +258,22 @@ fn restores_before_it_detaches() {
 
 fn a_mistake_at_the_start_touches_nothing() {
     let mut notes = Notes::new(stop_after(1));
-    let settings = Settings {
+    let no_thread = Settings {
         poll_cpu: Some(0),
         ..settings()
     };
-    let error = run(settings, &mut notes).unwrap_err();
+    let error = run(no_thread, &mut notes).unwrap_err();
     assert!(matches!(error, SessionError::Settings(_)), "{error}");
+    // So it is seen what is looked at first: each program that comes and goes costs some adapters
+    // their rings, and a service manager starts again.
+    let other = PassAll::attach("v0").unwrap();
+    let no_ring = Settings {
+        ring_frames: Some(3),
+        ..settings()
+    };
+    let error = run(no_ring, &mut notes).unwrap_err().to_string();
+    assert!(error.starts_with("ring_frames = 3: "), "{error}");
+    drop(other);
     let missing = Settings::new("nothing0");
     let error = run(missing, &mut notes).unwrap_err();
     assert!(

@@ -13,8 +13,6 @@ const INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Between these are both `fill` and `fill_max`.
 const FILL_MIN: Fraction = Fraction::from_percent(1);
 const FILL_MAX: Fraction = Fraction::from_percent(90);
-/// The smallest ring that can be shared between waiting and arriving frames.
-const RING_FRAMES_MIN: u32 = 16;
 
 /// What is done about overload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +112,9 @@ impl Default for GovernorConfig {
 }
 
 impl GovernorConfig {
+    /// The smallest receive ring that can be shared between waiting and arriving frames.
+    pub const RING_FRAMES_MIN: u32 = 16;
+
     /// The default of [`polling_limit`](Self::polling_limit).
     pub const POLLING_LIMIT: Fraction = Fraction::WHOLE;
 
@@ -131,7 +132,8 @@ impl GovernorConfig {
     /// Names the first field that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.holdoff.validate()?;
-        Field("ring_frames", self.ring_frames).must_be_in(RING_FRAMES_MIN.., "at least 16")?;
+        Field("ring_frames", self.ring_frames)
+            .must_be_in(Self::RING_FRAMES_MIN.., "at least 16")?;
         Field("fill", self.fill).must_be_in(FILL_MIN..=FILL_MAX, "from 10000 to 900000 ppm")?;
         Field("fill_max", self.fill_max)
             .must_be_in(self.fill..=FILL_MAX, "from fill to 900000 ppm")?;

@@ -135,7 +135,7 @@ impl Governor {
     pub fn new(interface: &str, config: Config) -> Result<Self, Error> {
         let ifindex = link::index(interface)?;
         let told = ethtool::receive_ring(ifindex).ok().flatten();
-        let told_frames = told.map(|(frames, _)| frames);
+        let told_frames = told_frames(told);
         Ok(Self {
             config,
             decision: Decision::new(core_config(&config, told_frames))?,
@@ -404,6 +404,13 @@ fn instances(knobs: &mut Knobs) -> Result<Vec<Instance>, Error> {
 fn threads_limit(config: &Config) -> Option<Fraction> {
     let cpu_limit = config.cpu_limit.filter(|limit| *limit != Fraction::WHOLE)?;
     Some(config.polling_limit.min(REAL_TIME_MOST).max(cpu_limit))
+}
+
+/// Frames that a ring holds, as the driver tells (which also tells the most); `None` where they are
+/// fewer than a ring of use has.
+fn told_frames(told: Option<(u32, u32)>) -> Option<u32> {
+    let frames = told.map(|(frames, _)| frames);
+    frames.filter(|frames| *frames >= GovernorConfig::RING_FRAMES_MIN)
 }
 
 /// What is decided by: `told_frames` are the ring's, as the driver says.

@@ -9,6 +9,18 @@ use plimsoll_kernel::namespace;
 
 use super::*;
 
+/// No guard started there.
+#[test]
+fn a_ring_that_cannot_be_as_the_driver_tells_is_not_known() {
+    let config = Config::default();
+    for frames in [0, 15] {
+        assert_eq!(told_frames(Some((frames, 4096))), None);
+    }
+    let told = told_frames(Some((16, 4096)));
+    assert_eq!(told, Some(16));
+    Decision::new(core_config(&config, told)).unwrap();
+}
+
 /// Needs root.
 #[test]
 fn what_could_not_be_put_back_is_tried_again_and_then_left() {

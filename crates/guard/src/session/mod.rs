@@ -273,6 +273,7 @@ fn attach<'obj>(
     // and again.
     threads::check(settings)?;
     allow_driver(&mut knobs, settings)?;
+    let governor = Governor::new(&settings.interface, settings.governor())?;
     let mut guard = Guard::load(storage, &settings.guard)?;
     if let Some(known) = known {
         guard.program.remember(known);
@@ -282,7 +283,6 @@ fn attach<'obj>(
         false => guard.attach_loaded(before, &settings.interface)?,
     }
     let standing = Standing::start(settings, guard.is_attached())?;
-    let governor = Governor::new(&settings.interface, settings.governor())?;
     let mut guarded = Guarded::new(settings.clone(), knobs, guard, governor);
     guarded.standing = standing;
     if !guarded.knobs.is_untouched() {
