@@ -10,6 +10,8 @@
 mod common;
 #[path = "session/control_groups.rs"]
 mod control_groups;
+#[path = "session/descriptors.rs"]
+mod descriptors;
 #[path = "session/gone.rs"]
 mod gone;
 #[path = "session/handover.rs"]
@@ -33,10 +35,9 @@ use std::time::{Duration, Instant};
 use common::notes::{Notes, Seen, answers, attribute, has_xdp, is_polled_by_thread};
 use common::{HOST_V4, Wire, to_host, udp_socket};
 use control_groups::groups_of;
+use descriptors::{cpu_time, limit_descriptors};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
-use nix::sys::time::TimeValLike;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, wait, waitpid};
 use nix::unistd::{ForkResult, Pid, Uid, fork};
 use plimsoll_guard::Config;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let others = control_groups::TESTS.iter().chain(&handover::TESTS);
     let others = others.chain(&gone::TESTS).chain(&renamed::TESTS);
+    let others = others.chain(&descriptors::TESTS);
     let others = others.chain(&standby::TESTS).chain(&threads::TESTS);
     let tests = TESTS.iter().chain(others);
     if arguments.iter().any(|argument| argument == "--list") {
@@ -418,13 +420,6 @@ fn goes_on_without_a_governor() {
     assert_eq!(attribute("gro_flush_timeout"), "0");
 }
 
-/// Lets this process open no more files, or as many as before.
-fn limit_descriptors(none: bool) {
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    let limit = if none { 0 } else { most };
-    setrlimit(Resource::RLIMIT_NOFILE, limit, most).unwrap();
-}
-
 static WIRE: OnceLock<Wire> = OnceLock::new();
 
 /// Frames for the server, from a thread of its own until the process ends.
@@ -445,12 +440,7 @@ fn has_another_thread_tell_owners_apart() {
     let _sockets: Vec<_> = sockets
         .map(|port| UdpSocket::bind((HOST_V4, port)).unwrap())
         .collect();
-    let times = || {
-        let all = getrusage(UsageWho::RUSAGE_SELF).unwrap();
-        let all = all.user_time() + all.system_time();
-        let all = Duration::from_micros(u64::try_from(all.num_microseconds()).unwrap());
-        (thread_time(0).unwrap(), all)
-    };
+    let times = || (thread_time(0).unwrap(), cpu_time());
     let mut before = None;
     let mut took = (Duration::ZERO, Duration::ZERO);
     let mut notes = Notes::new(|seen: Seen<'_>| {

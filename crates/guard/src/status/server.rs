@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::document::{Request, Status};
@@ -19,6 +20,8 @@ use plimsoll_kernel::privileges::{answer_soon, start_thread};
 
 /// One client is served at a time; one that dawdles holds up others so long.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
+/// Before another client is taken, where one could not be.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Longest question, bytes.
 const QUESTION_MAX: u64 = 4096;
 /// Another snapshot is taken for a question this long after the last one.
@@ -131,9 +134,13 @@ impl StatusServer {
         let listener = listen().map_err(os("listen for questions about the guard's status"))?;
         start_thread(move || {
             answer_soon();
-            for stream in listener.incoming().flatten() {
-                // A client that goes away is nobody's error.
-                let _ = answer(stream, &answers);
+            loop {
+                match listener.accept() {
+                    // A client that goes away is nobody's error.
+                    Ok((stream, _)) => drop(answer(stream, &answers)),
+                    // Too many open files, for instance: others may close theirs.
+                    Err(_) => sleep(PAUSE),
+                }
             }
         })?;
         Ok(Self { path })

@@ -128,12 +128,16 @@ pub(crate) fn has_xdp() -> bool {
 
 /// Whether the guard's socket takes questions. There is one guard in this namespace.
 pub(crate) fn answers() -> bool {
+    status_socket().is_some_and(|path| UnixStream::connect(path).is_ok())
+}
+
+/// Where the guard of `v0` answers.
+pub(crate) fn status_socket() -> Option<PathBuf> {
     let table = fs::read_to_string("/proc/thread-self/net/unix").unwrap();
-    let path = table.lines().find_map(|line| {
+    table.lines().find_map(|line| {
         let path = line.split_whitespace().nth(7)?;
         (path.contains("/v0.") && path.ends_with(".sock")).then(|| PathBuf::from(path))
-    });
-    path.is_some_and(|path| UnixStream::connect(path).is_ok())
+    })
 }
 
 /// Whether this thread's scheduling policy is `SCHED_FIFO` (`proc_pid_stat(5)`, field 41).
