@@ -129,7 +129,9 @@ impl Drawing<'_> {
             lines.flat_map(|line| &line.points)
         };
         let x = extent(all().map(|point| point.0), self.x.scale);
-        let y = extent(all().map(|point| point.1), self.y.scale);
+        let intervals = self.lines.iter().flat_map(|line| &line.spread);
+        let ends = intervals.flat_map(|(_, low, high)| [*low, *high]);
+        let y = extent(all().map(|point| point.1).chain(ends), self.y.scale);
         let mut text = String::new();
         let root = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
         match (self.x.scale, self.y.scale) {
@@ -378,6 +380,40 @@ mod tests {
         assert!(svg.contains("<polyline") && svg.contains("opacity=\"0.2\""));
         assert!(svg.contains(r##"fill="#000""##), "a text is seen");
         assert!(!SHORTER.iter().any(|(long, _)| svg.contains(long)));
+    }
+
+    /// An interval that went beyond the axis was cut off there, and looked shorter than it is.
+    #[test]
+    fn an_interval_is_drawn_from_end_to_end() {
+        let axis = |label| Axis {
+            label,
+            unit: "",
+            scale: Scale::Linear,
+        };
+        let mut line = Line::new(0, vec![(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]);
+        line.spread = vec![(1.0, -2.0, 6.0)];
+        let drawing = Drawing {
+            x: axis("x"),
+            y: axis("y"),
+            lines: vec![&line],
+            published: Vec::new(),
+            name: None,
+        };
+        let svg = drawing.svg().unwrap();
+        let path = |separator: char| {
+            let of_curve = svg.lines().filter(|line| line.contains("1F83D6"));
+            let drawn = of_curve.filter_map(|line| line.split_once("d=\"M"));
+            let paths = drawn.map(|(_, path)| path.trim_end_matches("\"/>"));
+            let mut paths = paths.filter(|path| path.contains(separator));
+            let places = paths.next().unwrap().split(['M', ' ', ',', 'h']);
+            let heights = places.map(|number| number.parse::<f64>().unwrap());
+            heights.collect::<Vec<_>>()
+        };
+        // Dots: x, y and a 0 each; the interval: x and y of both ends.
+        let (dots, ends) = (path('h'), path(','));
+        let pixels = (dots[1] - dots[7]) / 2.0;
+        let length = (ends[1] - ends[3]).abs() / pixels;
+        assert!((length - 8.0).abs() < 0.1, "{length}");
     }
 
     #[test]
