@@ -18,9 +18,6 @@ use crate::source::{Claimed, Origin, Source};
 use crate::trace::Recorder;
 use crate::{Error, path};
 
-/// Payload of a full TCP segment on Ethernet.
-const SEGMENT_BYTES: u32 = 1460;
-
 /// Simulates `scenario` on `profile`.
 ///
 /// The same arguments give the same outcome, to the last bit, on every machine.
@@ -211,11 +208,10 @@ fn add_consumer(
 
 /// How many segments an answer to a request of each source has.
 fn segments(scenario: &Scenario) -> Vec<u32> {
-    let segments = scenario.sources.iter().map(|source| match source.traffic {
-        Traffic::Http { response_bytes, .. } => response_bytes.div_ceil(SEGMENT_BYTES),
-        _ => 1,
-    });
-    segments.collect()
+    let sources = scenario.sources.iter();
+    sources
+        .map(|source| source.traffic.response_segments())
+        .collect()
 }
 
 /// What the kernel does with a consumer's packets, and which queue they wait in.

@@ -7,6 +7,8 @@ use crate::Error;
 
 /// The highest rate a source may have, in packets per second.
 const RATE_MAX_PPS: f64 = 1e9;
+/// Payload of a full TCP segment on Ethernet.
+const SEGMENT_BYTES: u32 = 1460;
 
 /// How a source sends. Open loops send whatever happens; closed loops wait for
 /// the host's answers.
@@ -133,6 +135,14 @@ fn response_bytes() -> u32 {
 }
 
 impl Traffic {
+    /// How many segments an answer to a request has.
+    pub(crate) fn response_segments(&self) -> u32 {
+        match self {
+            Self::Http { response_bytes, .. } => response_bytes.div_ceil(SEGMENT_BYTES),
+            _ => 1,
+        }
+    }
+
     pub(super) fn validate(&self, name: &str) -> Result<(), Error> {
         let field = |part: &str| format!("source.{name}.traffic.{part}");
         let rate = |given: f64| within(field("rate_pps"), given, 0.0, RATE_MAX_PPS);

@@ -30,6 +30,8 @@ pub(crate) struct Http {
     clients: Vec<Client>,
     timers: Agenda,
     requests_per_connection: u32,
+    /// Segments of a response.
+    segments: u32,
     timeout: u64,
     machine: Machine,
 }
@@ -90,7 +92,7 @@ struct Client {
     state: State,
     /// Requests left on this connection.
     left: u32,
-    /// Segments of the response that arrived.
+    /// Segments of the response that arrived, without the last.
     segments: u32,
     began: u64,
     backoff: u32,
@@ -103,6 +105,7 @@ impl Http {
     pub(super) fn new(
         clients: u32,
         requests_per_connection: u32,
+        segments: u32,
         timeout_ms: f64,
         client_us: f64,
     ) -> Self {
@@ -124,6 +127,7 @@ impl Http {
             clients: vec![client; count],
             timers,
             requests_per_connection,
+            segments,
             timeout: nanos(timeout_ms * 1e3),
             machine: Machine {
                 packet_ns: nanos(client_us),
@@ -181,7 +185,10 @@ impl Http {
                     self.machine.send(host, origin, received, Kind::Ack, tag);
                 }
             }
-            (State::Requested, Kind::LastSegment) => self.finish(host, origin, index),
+            (State::Requested, Kind::LastSegment) if client.segments + 1 >= self.segments => {
+                self.finish(host, origin, index);
+            }
+            // The last one alone is no response: the client asks anew.
             _ => {}
         }
         host.set_source_timer(origin.index, self.next());

@@ -84,11 +84,12 @@ impl Source {
             Traffic::Http {
                 clients,
                 requests_per_connection: requests,
-                response_bytes: _,
                 timeout_ms,
                 client_us,
+                ..
             } => {
-                let clients = Http::new(*clients, *requests, *timeout_ms, *client_us);
+                let segments = config.traffic.response_segments();
+                let clients = Http::new(*clients, *requests, segments, *timeout_ms, *client_us);
                 Self::Http(origin, clients)
             }
             open => Self::Open(origin, Open::new(open, stream(seed, origin.index))),

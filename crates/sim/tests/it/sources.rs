@@ -2,7 +2,7 @@
 
 use plimsoll_sim::{Outcome, Profile, run};
 
-use crate::common::{figure, scenario, simulate};
+use crate::common::{figure, machine, scenario, simulate};
 
 fn text(path: &str, flood_pps: f64, probe: &str, duration_ms: u32) -> String {
     format!(
@@ -207,4 +207,32 @@ fn bursts_leave_together_and_keep_the_rate() {
         assert!(interrupts * 4 < offered, "{kind}: {interrupts}");
         assert!(received(1).1 > 9_000, "{kind}");
     }
+}
+
+/// The fourth of five segments finds the output queue full, each time, and the fifth gets
+/// through: the client has no response, and asks anew.
+#[test]
+fn a_response_without_one_of_its_segments_is_none() {
+    let mut profile = machine(&[("tcp_output", 700_000)], 100);
+    for queue in ["output_queue", "transmit_ring"] {
+        profile.queues.get_mut(queue).unwrap().packets = 1;
+    }
+    let outcome = simulate(
+        &profile,
+        r#"
+        duration_ms = 5000
+        path = { kind = "batched-interrupts" }
+        adapter = [{ name = "in", link = { rate_mbps = 10 } }]
+        [[source]]
+        name = "client"
+        to = "httpd"
+        traffic = { kind = "http", clients = 1, response_bytes = 6144, timeout_ms = 100 }
+        [[consumer]]
+        name = "httpd"
+        role = { kind = "web" }
+        "#,
+    );
+    assert!(figure(&outcome, "loss.output-queue_pps") > 0.0);
+    assert!(figure(&outcome, "source.client.timeouts_hz") > 0.0);
+    assert_eq!(figure(&outcome, "source.client.completed_hz"), 0.0);
 }
