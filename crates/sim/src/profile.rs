@@ -21,6 +21,13 @@ use crate::Error;
 /// The most published points a profile may be calibrated on without saying why.
 pub const CALIBRATIONS_MAX: usize = 3;
 
+/// The fastest clock: a period of 1 µs.
+const CLOCK_HZ_MAX: u32 = 1_000_000;
+/// The longest queue, as in scenarios.
+const QUEUE_MAX: u32 = 1_000_000;
+/// The longest duration, a thousand seconds: no sum of such ones is too large.
+const COST_MAX_NS: u64 = 1_000_000_000_000;
+
 /// Every cost a profile may give, with what it pays for.
 pub const COSTS: &[(&str, &str)] = &[
     (
@@ -512,8 +519,16 @@ impl Profile {
         if let Some(queue) = self.queues.keys().find(|queue| unknown(queue, QUEUES)) {
             return Err(self.problem(format!("no such queue as `{queue}`")));
         }
-        if let Some((name, _)) = self.queues.iter().find(|(_, queue)| queue.packets == 0) {
-            return Err(self.problem(format!("queue `{name}` must hold at least 1 packet")));
+        let length = |queue: &QueueLength| (1..=QUEUE_MAX).contains(&queue.packets);
+        if let Some((name, _)) = self.queues.iter().find(|(_, queue)| !length(queue)) {
+            let problem =
+                format!("queue `{name}` must hold at least 1 packet, at most {QUEUE_MAX}");
+            return Err(self.problem(problem));
+        }
+        let mut costs = self.all_costs();
+        if let Some((name, ..)) = costs.find(|(.., cost)| cost.ns > COST_MAX_NS) {
+            let problem = format!("cost `{name}` must be at most {COST_MAX_NS} ns");
+            return Err(self.problem(problem));
         }
         let untold = |source: &str| source.trim().is_empty();
         let mut costs = self.all_costs();
@@ -534,10 +549,11 @@ impl Profile {
         if let Some(cost) = chosen.find(|cost| !given(cost)) {
             return Err(self.problem(format!("calibrates `{cost}`, which it does not give")));
         }
-        if self.clock_hz == 0 || !(self.quantum_ms > 0.0 && self.quantum_ms <= 10_000.0) {
-            return Err(
-                self.problem("clock_hz must be at least 1 and quantum_ms in (0, 10000]".into())
-            );
+        let clock = (1..=CLOCK_HZ_MAX).contains(&self.clock_hz);
+        if !(clock && self.quantum_ms > 0.0 && self.quantum_ms <= 10_000.0) {
+            return Err(self.problem(format!(
+                "clock_hz must be at least 1, at most {CLOCK_HZ_MAX}, and quantum_ms in (0, 10000]"
+            )));
         }
         Ok(())
     }

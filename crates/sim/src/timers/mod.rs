@@ -245,7 +245,7 @@ impl States {
         while self.next <= self.now {
             let interval = (self.intervals.draw(&mut self.rng) * 1e3) as u64;
             self.next += interval.max(1) + std::mem::take(&mut self.owed);
-            while self.kept < 1.0 && self.kept_rng.f64() >= self.kept {
+            while self.next < self.end && self.kept < 1.0 && self.kept_rng.f64() >= self.kept {
                 let interval = (self.intervals.draw(&mut self.rng) * 1e3) as u64;
                 self.next += interval.max(1);
             }
@@ -445,6 +445,26 @@ mod tests {
             (fewer / all - 1.0 / (1.0 - 0.477)).abs() < 0.05,
             "{all} {fewer}"
         );
+    }
+
+    /// Where all of them are left out, the next one was looked for without end.
+    #[test]
+    fn without_any_source_a_run_ends() {
+        let mut profile = Profile::named("pentium2-300").unwrap();
+        for workload in &mut profile.workload {
+            workload.sources.insert("syscalls".to_owned(), 100.0);
+        }
+        let timers = Timers {
+            workload: "ST-Apache".to_owned(),
+            seconds: 1.0,
+            purpose: Purpose::Watch {
+                without: Some("syscalls".to_owned()),
+            },
+            backup_hz: 1000,
+        };
+        let figures = run(&profile, &timers, 1).unwrap();
+        let states = figures.iter().find(|(name, _)| name == "trigger_states");
+        assert_eq!(states.unwrap().1, 0.0);
     }
 
     #[test]

@@ -65,3 +65,30 @@ fn a_program_that_does_not_exist_is_answered_with_those_that_do() {
     let error = plimsoll_sim::run(&profile, &scenario, 1).unwrap_err();
     assert!(error.to_string().contains("apache, flash"), "{error}");
 }
+
+/// A clock without a period stood still, a queue took all memory, and times overflowed.
+#[test]
+fn a_machine_that_cannot_be_is_refused_by_name() {
+    let changed = |key: [&str; 3], value: i64| {
+        let profile = Profile::named("sparcstation-20").unwrap();
+        let mut table = toml::Table::try_from(&profile).unwrap();
+        let mut place = table.get_mut(key[0]).unwrap();
+        for part in key[1..].iter().filter(|part| !part.is_empty()) {
+            place = place.get_mut(part).unwrap();
+        }
+        *place = toml::Value::Integer(value);
+        Profile::from_toml("changed", &table.to_string()).map_err(|error| error.to_string())
+    };
+    for (key, value, named) in [
+        (["clock_hz", "", ""], 2_000_000_000, "clock_hz"),
+        (["queues", "ip_queue", "packets"], 4_000_000_000, "ip_queue"),
+        (["costs", "demux", "ns"], i64::MAX, "demux"),
+    ] {
+        let error = changed(key, value).unwrap_err();
+        assert!(
+            error.contains(named) && error.contains("at most"),
+            "{error}"
+        );
+    }
+    changed(["queues", "ip_queue", "packets"], 1_000_000).unwrap();
+}
