@@ -146,7 +146,7 @@ pub(crate) struct Host {
     pub(crate) switch_cost: u64,
     /// Discarding a packet that found a full queue.
     discard_cost: u64,
-    /// Work of that kind since the last step began: it belongs to the next.
+    /// Work that a step led to, discards and wake-ups: it belongs to the next.
     pub(crate) owed: u64,
     /// To a kernel thread, or back to the process it interrupted.
     pub(crate) thread_switch_cost: u64,

@@ -3,7 +3,8 @@
 //!
 //! **Rules.** The interrupt handler takes packets from the adapter as any
 //! handler, looks up whose they are, and puts them on that consumer's channel or
-//! discards them. It does nothing else; see [`lazy`](super::lazy) for the rest.
+//! discards them. It wakes a consumer that sleeps, and does nothing else; see
+//! [`lazy`](super::lazy) for the rest.
 //!
 //! **Where excess is dropped.** On the channel, after the driver's and the
 //! demultiplexer's work. That work grows with the load: livelock is postponed to
@@ -55,7 +56,10 @@ impl Demultiplexer for SoftLrp {
             u32::MAX,
             |_, packet| (Some(packet), demux),
             |host, packet| match lazy.channels.push(host, packet) {
-                Pushed::Queued(true) => lazy.wake(host, usize::from(packet.to)),
+                Pushed::Queued(true) => {
+                    host.owed += host.protocol.wakeup;
+                    lazy.wake(host, usize::from(packet.to));
+                }
                 Pushed::Queued(false) => lazy.queued(host, usize::from(packet.to)),
                 Pushed::Discarded(packet) => host.lose(packet, Place::Channel),
             },

@@ -401,3 +401,33 @@ fn a_disk_costs_a_monitor_packets() {
     let (null, disk) = (captured(false), captured(true));
     assert!(disk > 1000.0 && null > 1.5 * disk, "{null} {disk}");
 }
+
+/// Whoever finds a receiver asleep pays for waking it, on each path.
+#[test]
+fn waking_a_receiver_costs_the_same_on_every_path() {
+    for (kind, wakeups) in [
+        ("batched-interrupts", 1.0),
+        ("early-demux", 1.0),
+        ("soft-lrp", 1.0),
+        ("ni-lrp", 1.0),
+        // The thread that works for the receiver, and then the receiver.
+        ("user-level", 2.0),
+    ] {
+        let outcome = host(
+            &[("wakeup", 100_000), ("interrupt_exit", 10)],
+            100,
+            &format!("kind = \"{kind}\""),
+            r#"
+            [[source]]
+            name = "steady"
+            to = "sink"
+            traffic = { kind = "constant", rate_pps = 1000 }
+            [[consumer]]
+            name = "sink"
+            role = { kind = "sink" }
+            "#,
+        );
+        let busy = figure(&outcome, "cpu.busy_pct");
+        assert!((busy - 10.0 * wakeups).abs() < 0.1, "{kind}: {busy}");
+    }
+}
