@@ -78,7 +78,8 @@ pub struct CpuLimitConfig {
     /// CPUs that share this limit, 1 to 8192: 1 for a limit of each CPU's own,
     /// all of them for one of the whole host. Default 1.
     pub cpus: usize,
-    /// Debt carried over at most, in limits; 1 to 1000. Default 10.
+    /// Debt carried over at most, in limits, up to 1000. 0 forgets it, which is the paper's
+    /// rule. Default 10.
     pub debt_periods: u32,
 }
 
@@ -111,7 +112,7 @@ impl CpuLimitConfig {
             "at most an hour, and `limit` of it at least 1 ns",
         )?;
         Field("cpus", self.cpus).must_be_in(1..=CPUS_MAX, "from 1 to 8192")?;
-        Field("debt_periods", self.debt_periods).must_be_in(1..=1000, "from 1 to 1000")
+        Field("debt_periods", self.debt_periods).must_be_in(..=1000, "at most 1000")
     }
 
     fn period_ns(&self) -> u64 {

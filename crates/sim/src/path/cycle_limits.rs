@@ -94,9 +94,8 @@ fn cpu_limit(settings: CycleLimit, cpus: usize) -> Result<CpuLimit, Error> {
         limit: Fraction::from_ppm((settings.share_pct * 1e4) as u32),
         period: Duration::from_nanos((settings.period_ms * 1e6) as u64),
         cpus,
-        // The paper forgets what a turn used beyond the limit; the least the core
-        // remembers is one limit.
-        debt_periods: if settings.count_interrupts { 10 } else { 1 },
+        // The paper forgets what a turn used beyond the limit.
+        debt_periods: if settings.count_interrupts { 10 } else { 0 },
     };
     CpuLimit::new(config, Instant::ZERO).map_err(Error::core("the cycle limit"))
 }

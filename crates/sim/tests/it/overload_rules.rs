@@ -431,3 +431,28 @@ fn waking_a_receiver_costs_the_same_on_every_path() {
         assert!((busy - 10.0 * wakeups).abs() < 0.1, "{kind}: {busy}");
     }
 }
+
+/// A turn of 3 ms in each period of 10, where 1 may be used: the timer that ends a period clears
+/// the total (MR-55).
+#[test]
+fn a_cycle_limit_forgets_what_a_turn_used_beyond_it() {
+    let outcome = host(
+        &[("driver_receive", 100_000)],
+        1000,
+        r#"kind = "polling-thread", quota = 30, cycle_limit = { share_pct = 10 }"#,
+        r#"
+        [[source]]
+        name = "flood"
+        to = "sink"
+        traffic = { kind = "constant", rate_pps = 20000 }
+        [[consumer]]
+        name = "sink"
+        role = { kind = "sink" }
+        [[consumer]]
+        name = "user"
+        role = { kind = "compute" }
+        "#,
+    );
+    let share = figure(&outcome, "cpu.thread.polling-0_pct");
+    assert!((share - 30.0).abs() < 0.5, "{share}");
+}

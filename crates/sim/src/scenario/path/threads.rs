@@ -116,8 +116,8 @@ pub struct CycleLimit {
     #[serde(default = "period_ms")]
     pub period_ms: f64,
     /// Interrupt handlers count, and what was used beyond the limit is taken off the
-    /// following periods, up to ten limits. Without, it is taken off the next period, up to
-    /// one limit; the paper forgets it. Default false.
+    /// following periods, up to ten limits. Without, it is forgotten, as in the paper. Default
+    /// false.
     #[serde(default)]
     pub count_interrupts: bool,
     /// With several CPUs: one limit for the host instead of one per CPU. Default
