@@ -26,8 +26,8 @@ use crate::host::{Cx, Host, LineKind, Step};
 use crate::outcome::Place;
 use crate::scenario::AdaptiveHoldoffConfig;
 
-/// The paper's constant for what its handler's own time samples miss (MH-11). Here they miss nothing,
-/// so that an interrupt's entry and exit count twice.
+/// The paper's constant for what its handler's own time samples miss: the way into the handler and
+/// back (MH-11).
 const UNMEASURED: Duration = Duration::from_micros(12);
 
 /// One receive queue's control.
@@ -38,7 +38,7 @@ struct Control {
     load: LoadTarget,
     credit: BufferCredit,
     ledger: BufferLedger,
-    /// When the handler was entered.
+    /// When the driver's part of the handler was entered.
     entered: Option<u64>,
     /// When an earlier interrupt of it was over.
     dropped: u64,
@@ -124,7 +124,7 @@ impl AdaptiveHoldoff {
         self.holdoffs.begin(host, index, holdoff.as_nanos() as u64);
     }
 
-    /// The handler is about to return.
+    /// The driver's part of the handler is about to return.
     fn end_turn(&mut self, host: &mut Host, index: usize) {
         let control = &mut self.controls[index];
         let Some(entered) = control.entered.take() else {
@@ -190,7 +190,10 @@ impl Path for AdaptiveHoldoff {
         };
         let index = self.holdoffs.index(adapter, queue);
         let control = &mut self.controls[index];
-        control.entered.get_or_insert(host.now);
+        let was_in_driver = self.handler.is_in_driver(cx.line);
+        if was_in_driver {
+            control.entered.get_or_insert(host.now);
+        }
         let early = self.config.free_early;
         let ledger = &mut control.ledger;
         let at = (adapter, queue);
@@ -202,8 +205,10 @@ impl Path for AdaptiveHoldoff {
                 host.adapters[adapter].rings[queue].lent += 1;
             }
         });
-        if step == Step::Done {
+        if was_in_driver && !self.handler.is_in_driver(cx.line) {
             self.end_turn(host, index);
+        }
+        if step == Step::Done {
             host.adapters[adapter].rings[queue].enabled = true;
             self.hold_off(host, adapter, queue);
         }

@@ -181,6 +181,12 @@ impl ReceiveHandler {
         self.phases = vec![ReceivePhase::default(); host.lines.len()];
     }
 
+    /// The driver's own code of the handler runs: what the interrupt takes before is over, and
+    /// what it takes after has not begun.
+    pub(super) fn is_in_driver(&self, line: usize) -> bool {
+        matches!(self.phases[line], ReceivePhase::Work(_))
+    }
+
     /// Its next step as of a handler that puts packets on the shared IP queue; `taken`
     /// is told of each. See [`step`](Self::step).
     #[inline]

@@ -392,3 +392,32 @@ fn an_off_chip_timer_gets_no_faster_with_the_cpu() {
     let [slow, fast] = both(clocked, "overhead_pct");
     assert!(fast > 0.9 * slow, "{fast} and {slow} %");
 }
+
+/// Buffers that are free as soon as their packets are taken let packets in that are taken
+/// almost at once, beside those that have waited for the whole holdoff: the jitter rises, and an
+/// interrupt takes more packets than the adapter has buffers (MH-23).
+#[test]
+fn a_buffer_that_is_free_early_lets_in_packets_that_hardly_wait() {
+    let flooded = |late: bool| {
+        let text = format!(
+            r#"
+            duration_ms = 1000
+            path = {{ kind = "fixed-holdoff", holdoff_us = 200, free_late = {late} }}
+            adapter = [{{ name = "in", receive_ring = 8 }}]
+            [[source]]
+            name = "flood"
+            to = "sink"
+            traffic = {{ kind = "constant", rate_pps = 60000 }}
+            [[consumer]]
+            name = "sink"
+            role = {{ kind = "sink" }}
+            "#
+        );
+        let outcome = simulate(&machine(&[("driver_receive", 10_000)], 100), &text);
+        let packets = figure(&outcome, "path.taken_pps") / figure(&outcome, "interrupts_hz");
+        (figure(&outcome, "consumer.sink.latency_stddev_us"), packets)
+    };
+    let ((late, few), (early, many)) = (flooded(true), flooded(false));
+    assert!(early > 1.5 * late, "{early} and {late} µs");
+    assert!(few < 8.1 && many > 12.0, "{few} and {many}");
+}
