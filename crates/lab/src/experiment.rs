@@ -211,9 +211,8 @@ impl Experiment {
     /// The text is no such experiment; the error names file, key and remedy.
     pub fn parse(file: &str, text: &str) -> Result<Self, Error> {
         let deserializer = toml::Deserializer::parse(text).map_err(|error| {
-            let line = error
-                .span()
-                .map_or(1, |span| text[..span.start].lines().count().max(1));
+            let before = error.span().map_or("", |span| &text[..span.start]);
+            let line = 1 + before.matches('\n').count();
             let message = error.message().to_owned();
             Error::file(file, format!("line {line}"), message, "correct the TOML")
         })?;

@@ -220,6 +220,13 @@ pub(crate) fn is_variable(id: &str) -> bool {
 }
 
 fn check_bounds(claim: &Claim) -> Result<(), (&'static str, &'static str)> {
+    if let (Some(Number::Value(least)), Some(Number::Value(most))) =
+        (&claim.at_least, &claim.at_most)
+        && least > most
+    {
+        let problem = "has a bound that nothing is within";
+        return Err((problem, "give an at_least that is not above at_most"));
+    }
     let sides = claim.at_least.is_some() || claim.at_most.is_some();
     match (sides, claim.near.is_some(), claim.within_percent) {
         (true, false, None) => Ok(()),

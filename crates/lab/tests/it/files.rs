@@ -63,6 +63,13 @@ fn a_right_file_runs_and_its_claim_holds() {
 const WRONG: &[(&str, &str, &str, &str)] = &[
     ("title =", "titel =", "titel", "docs/lab.md"),
     ("[sweep]", "[sweep", "line 7", "correct the TOML"),
+    // At the beginning of a line it was the line before.
+    (
+        "label = \"Offered\"",
+        "= \"Offered\"",
+        "line 9:",
+        "correct the TOML",
+    ),
     ("id = \"right\"", "id = \"left\"", "id", "left.toml"),
     ("[1000, 5000]", "[5000, 1000]", "sweep.values", "greater"),
     ("[1000, 5000]", "[]", "sweep.values", "at least one"),
@@ -93,6 +100,12 @@ const WRONG: &[(&str, &str, &str, &str)] = &[
     ("id = \"bsd\"", "id = \"new\"", "curve.new.id", "no word of"),
     ("first(", "frist(", "claim.all", "the curves bsd"),
     ("near = 1000", "at_most = 1000", "claim.all", "at_least"),
+    (
+        "near = 1000\nwithin_percent = 5",
+        "at_least = 1000\nat_most = 999",
+        "claim.all",
+        "not above at_most",
+    ),
     (
         "kind = \"ours\"",
         "kind = \"sure\"",
