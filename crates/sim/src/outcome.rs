@@ -145,7 +145,7 @@ pub struct Latency {
 pub struct ConsumerOutcome {
     /// Its name.
     pub name: String,
-    /// Packets, requests, or computed periods it completed.
+    /// Packets or requests it completed.
     pub delivered: u64,
     /// Frames that were complete (media).
     pub frames: u64,

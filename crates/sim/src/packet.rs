@@ -59,6 +59,8 @@ pub(crate) struct Fifo {
     head: usize,
     len: usize,
     limit: usize,
+    /// The limit that it was made with.
+    most: usize,
 }
 
 impl Fifo {
@@ -78,6 +80,7 @@ impl Fifo {
             head: 0,
             len: 0,
             limit,
+            most: limit,
         }
     }
 
@@ -103,7 +106,7 @@ impl Fifo {
     /// Changes the limit, to at most the one it was made with. What exceeds a
     /// lowered limit stays until it is taken.
     pub(crate) fn set_limit(&mut self, limit: usize) {
-        self.limit = limit.min(self.slots.len());
+        self.limit = limit.min(self.most);
     }
 
     /// Appends `packet`; false, and nothing is kept, if there is no room.
@@ -160,5 +163,15 @@ mod tests {
             }
         }
         assert_eq!(queue.len(), 2);
+    }
+
+    /// A queue for 3 has 4 slots.
+    #[test]
+    fn a_limit_is_never_above_the_one_it_was_made_with() {
+        let mut queue = Fifo::new(3);
+        queue.set_limit(2);
+        assert_eq!(queue.limit(), 2);
+        queue.set_limit(100);
+        assert_eq!(queue.limit(), 3);
     }
 }
