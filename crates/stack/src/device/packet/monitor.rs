@@ -30,7 +30,8 @@ pub struct Instruction {
 /// How an interface is watched.
 #[derive(Clone, Debug)]
 pub struct MonitorConfig {
-    /// Memory of the ring in bytes; rounded up to blocks of 1 MiB. Default 64 MiB.
+    /// Memory of the ring in bytes; rounded up to blocks of 256 KiB, which bridge as many
+    /// `block_timeout_ms` however little arrives. Default 64 MiB.
     pub ring_bytes: usize,
     /// Time after which the kernel hands packets over although the block has room, in
     /// milliseconds. Default 10.
@@ -55,7 +56,9 @@ impl Default for MonitorConfig {
     }
 }
 
-const BLOCK_BYTES: usize = 1 << 20;
+/// The kernel hands over a block that has one packet as well as a full one. So a ring of large blocks
+/// is used up by time, and nearly empty. Each has room for several of the longest merged frames.
+const BLOCK_BYTES: usize = 1 << 18;
 
 /// A packet in the ring.
 #[derive(Clone, Copy, Debug)]
