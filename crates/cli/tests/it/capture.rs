@@ -271,7 +271,7 @@ fn packets_tell_how_many_were_lost_before_them() {
     let arguments = ["-w", "-", "--queue", "1M", "--no-sampling", "--json"];
     let arguments = [&arguments[..], &[json.to_str().unwrap()]].concat();
     let (mut process, mut output) = start(&testbed, &arguments);
-    // More headers than the queue holds; for seconds, since losses are told once a second.
+    // More headers than the queue holds.
     blast(&testbed, 30_000, 100_000);
     let file = directory.path().join("lost.pcapng");
     let mut copy = File::create(&file).unwrap();

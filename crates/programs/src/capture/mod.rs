@@ -273,6 +273,8 @@ impl Capture {
     /// since more may go on arriving.
     fn drain(&mut self) -> Result<(), Error> {
         let waited = self.source.wait(WAIT);
+        self.source.read_losses(&mut self.recorder.counts);
+        self.recorder.tell_losses();
         let mut left = self.config.ring_bytes / RING_ENTRY_BYTES_MIN;
         while left > 0 {
             let turn = self.turn_packets();

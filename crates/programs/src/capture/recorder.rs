@@ -39,7 +39,8 @@ pub(super) struct Recorder {
     in_segment: Content,
     segment_since: Instant,
     began: Duration,
-    told_at: Instant,
+    /// When the kernel's counts were last new.
+    counted_at: Instant,
     /// Places that the kernel knows, and those of this thread. `recorded` also counts
     /// what the disk did not take.
     pub(super) counts: Counts,
@@ -80,7 +81,7 @@ impl Recorder {
             in_segment: Content::default(),
             segment_since: now,
             began: Duration::from_nanos(utc_ns()),
-            told_at: now,
+            counted_at: now,
             counts: Counts::default(),
             lost_told: 0,
             looked: (0, 0),
@@ -162,7 +163,7 @@ impl Recorder {
             self.note(change, now);
         }
         if self.statement.is_some() {
-            self.tell(now);
+            self.tell();
         }
         let is_old = now.saturating_since(self.segment_since) >= FLUSH;
         if is_old {
@@ -178,6 +179,7 @@ impl Recorder {
         let lost = self.counts.ring + self.counts.no_buffer;
         let (lost_before, seen_before) = std::mem::replace(&mut self.looked, (lost, seen));
         let since = (lost - lost_before.min(lost), seen - seen_before);
+        self.tell_losses();
         if let Some(change) = self.control.on_losses(since.0, since.1, now) {
             self.note(change, now);
         }
@@ -185,20 +187,25 @@ impl Recorder {
 
     /// Whether the places that the kernel counts should be read, and told.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        now.saturating_since(self.told_at) >= TELL
+        now.saturating_since(self.counted_at) >= TELL
+    }
+
+    /// The next packet tells what is lost by now.
+    pub(super) fn tell_losses(&mut self) {
+        // On top of what no packet has told yet, or none that was written.
+        self.remark.lost += self.filler.take_untold();
+        let lost = self.counts.with_disk(self.filler.disk()).lost();
+        self.remark.lost += lost - self.lost_told.min(lost);
+        self.lost_told = lost;
     }
 
     /// The kernel's counts are new.
     pub(super) fn on_counts(&mut self, now: Instant) {
-        let lost = self.standing().counts.lost();
-        // On top of what no packet has told yet, or none that was written.
-        self.remark.lost += self.filler.take_untold();
-        self.remark.lost += lost - self.lost_told.min(lost);
-        self.lost_told = lost;
+        self.tell_losses();
         self.statement
             .get_or_insert_with(|| self.control.fidelity().to_string());
-        self.told_at = now;
-        self.tell(now);
+        self.counted_at = now;
+        self.tell();
     }
 
     fn note(&mut self, FidelityChange { from, to, why }: FidelityChange, now: Instant) {
@@ -215,11 +222,10 @@ impl Recorder {
     }
 
     /// Without room it is told later: see [`Self::on_turn`].
-    fn tell(&mut self, now: Instant) {
+    fn tell(&mut self) {
         if !self.make_room(STATEMENT_BYTES) {
             return;
         }
-        self.told_at = now;
         if let Some(why) = self.statement.take() {
             let standing = self.standing();
             self.encoder.statistics(&standing, &why);
@@ -259,6 +265,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+    use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
     use pcap_file::pcapng::{Block, PcapNgReader};
 
     use super::super::Output;
@@ -318,6 +325,21 @@ mod tests {
         assert_eq!(told(&file), [7]);
     }
 
+    /// They were told once a second: packets of the meantime told nothing.
+    #[test]
+    fn losses_are_told_as_soon_as_they_are_known() {
+        let (mut recorder, mut file, drainer) = recorder();
+        for lost in [3, 5] {
+            recorder.counts.ring = lost;
+            recorder.on_losses(0, at(0));
+            recorder.on_packet(packet());
+            recorder.on_packet(packet());
+        }
+        recorder.finish();
+        file.extend(drainer.next(Duration::ZERO).unwrap().bytes);
+        assert_eq!(told(&file), [3, 2]);
+    }
+
     /// Of what a full disk did not take, only the last second was told.
     #[test]
     fn losses_that_a_full_disk_did_not_take_are_told_again() {
@@ -336,6 +358,39 @@ mod tests {
         recorder.finish();
         file.extend(drainer.next(Duration::ZERO).unwrap().bytes);
         assert_eq!(told(&file), [3 + 2]);
+    }
+
+    /// While it went back a step each second, nobody read what the filter had refused in the kernel.
+    #[test]
+    fn a_step_does_not_put_off_the_counts() {
+        let (mut recorder, mut file, drainer) = recorder();
+        recorder.statement = Some("a step".to_owned());
+        recorder.on_turn(at(1));
+        assert!(recorder.statement.is_none(), "it is told");
+        assert!(recorder.is_due(at(1)));
+        recorder.on_counts(at(1));
+        recorder.finish();
+        let segments = std::iter::from_fn(|| drainer.next(Duration::ZERO).ok());
+        segments.for_each(|segment| file.extend(segment.bytes));
+        assert_eq!(statements(&file), ["a step", "full packets"]);
+    }
+
+    /// Why the counts stand in a file, each time.
+    fn statements(file: &[u8]) -> Vec<String> {
+        let mut reader = PcapNgReader::new(file).unwrap();
+        let mut whys = Vec::new();
+        while let Some(block) = reader.next_block() {
+            let Block::InterfaceStatistics(statement) = block.unwrap() else {
+                continue;
+            };
+            for option in &statement.options {
+                if let InterfaceStatisticsOption::Comment(text) = option {
+                    let (why, _) = text.split_once(": ").unwrap();
+                    whys.push(why.to_owned());
+                }
+            }
+        }
+        whys
     }
 
     /// Each turn read the kernel's counts anew.
