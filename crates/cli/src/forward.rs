@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PPS", default_value_t = Limits::default().unresolved_pps)]
     unresolved_pps: u64,
     /// Packets a second that the kernel forwards or judges: options, tunnels, rules, doubtful
-    /// sources; 0: no limit
+    /// sources, those that it cuts; 0: no limit
     #[arg(long, value_name = "PPS", default_value_t = Limits::default().slow_pps)]
     slow_pps: u64,
     /// Write what was done as one JSON document to FILE at the end (`-`: standard output instead

@@ -30,6 +30,7 @@
 #define AF_INET6 10
 #define FLOWINFO_MASK 0x0fffffff
 #define FAMILY_BITS 32
+#define DONT_FRAGMENT 0x4000
 /* linux/bpf.h of older kernels lacks it (6.3). */
 #define FIB_LOOKUP_SKIP_NEIGHBOUR (1U << 2)
 
@@ -341,6 +342,12 @@ static __always_inline __u32 length_of(const struct plain *plain)
 			      bpf_ntohs(plain->v4->tot_len);
 }
 
+/* What is too long is cut by the kernel, which answers nothing. */
+static __always_inline bool may_be_cut(const struct plain *plain)
+{
+	return !plain->is_v6 && !(plain->v4->frag_off & bpf_htons(DONT_FRAGMENT));
+}
+
 static __always_inline __u8 ttl_of(const struct plain *plain)
 {
 	return plain->is_v6 ? plain->v6->hop_limit : plain->v4->ttl;
@@ -471,6 +478,8 @@ static __always_inline int forward_here(struct xdp_md *ctx, struct plain *plain)
 		return dispose(source);
 	if (ttl_of(plain) <= 1)
 		return dispose(OUTCOME_TTL_EXPIRED);
+	if (outcome == OUTCOME_TOO_BIG && may_be_cut(plain))
+		return to_kernel_within(LIMIT_SLOW, outcome);
 	if (outcome != OUTCOME_COUNT)
 		return dispose(outcome);
 	if (settings.asks_for_kernel && kind_of_destination(plain) == PREFIX_KERNEL)

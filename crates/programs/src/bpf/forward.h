@@ -75,11 +75,11 @@ enum forward_path {
 
 /* What the kernel has to work on, and how much of it passes. */
 enum limit_kind {
-	/* Answered with an ICMP error: TTL, no route, too big. */
+	/* Answered with an ICMP error: TTL, no route, too big and not to be cut. */
 	LIMIT_ANSWERED,
 	/* A neighbour has to be asked for its address. */
 	LIMIT_UNRESOLVED,
-	/* Forwarded by the kernel. */
+	/* Forwarded by the kernel, also in pieces. */
 	LIMIT_SLOW,
 	LIMIT_COUNT,
 };

@@ -8,6 +8,7 @@
 use plimsoll_core::time::Instant;
 
 use super::outcome::Outcome;
+use super::packet::may_be_cut;
 use super::program::types::limit_times;
 
 /// Limits in packets per second: in the XDP program of each interface and CPU, in user
@@ -15,12 +16,12 @@ use super::program::types::limit_times;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Packets that the kernel answers with an ICMP error: an expired TTL, no route, too
-    /// big. It answers 1000 a second by default. Default 2000.
+    /// big and not to be cut. It answers 1000 a second by default. Default 2000.
     pub answered_pps: u64,
     /// Packets whose next hop has to be asked for its Ethernet address. Default 10,000.
     pub unresolved_pps: u64,
     /// Packets that the kernel forwards, or looks at more closely: options, tunnels, routing
-    /// by rules, other interfaces, doubtful sources. Default 100,000.
+    /// by rules, other interfaces, doubtful sources, packets of IPv4 that it cuts. Default 100,000.
     pub slow_pps: u64,
 }
 
@@ -69,9 +70,10 @@ impl Buckets {
         }
     }
 
-    /// Whether a packet with this outcome may go to the kernel at `now`.
-    pub(super) fn admits(&mut self, outcome: Outcome, now: Instant) -> bool {
+    /// Whether a frame with this outcome may go to the kernel at `now`.
+    pub(super) fn admits(&mut self, outcome: Outcome, frame: &[u8], now: Instant) -> bool {
         let kind = match outcome {
+            Outcome::TooBig if may_be_cut(frame) => 2,
             Outcome::TtlExpired | Outcome::TooBig | Outcome::NoRoute => 0,
             Outcome::NoNeighbour => 1,
             Outcome::Options
@@ -120,7 +122,7 @@ mod tests {
             .into_iter()
             .enumerate()
             {
-                admitted[place] += u32::from(buckets.admits(outcome, now));
+                admitted[place] += u32::from(buckets.admits(outcome, &[], now));
             }
         }
         assert!((1099..=1101).contains(&admitted[0]), "{admitted:?}");
@@ -137,7 +139,7 @@ mod tests {
             };
             let mut buckets = Buckets::new(limits, Instant::ZERO);
             let times = (0..10_000u64).map(|number| Instant::from_nanos(number * 1_000_000));
-            let admitted = times.filter(|now| buckets.admits(Outcome::TtlExpired, *now));
+            let admitted = times.filter(|now| buckets.admits(Outcome::TtlExpired, &[], *now));
             let admitted = admitted.count() as u64;
             let burst = (limit / 10).max(1);
             assert!(

@@ -28,6 +28,15 @@ pub fn examine(frame: &[u8], station: Mac) -> Result<Plain, Outcome> {
     })
 }
 
+/// Whether the kernel cuts the packet of this frame where it is too long, and answers nothing.
+pub(super) fn may_be_cut(frame: &[u8]) -> bool {
+    const IPV4: [u8; 2] = [8, 0];
+    const DONT_FRAGMENT: u8 = 0x40;
+    let flags = frame.get(ETHERNET_BYTES + 6);
+    frame.get(12..ETHERNET_BYTES) == Some(&IPV4)
+        && flags.is_some_and(|flags| flags & DONT_FRAGMENT == 0)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use plimsoll_packets::frame::Packet;
-use plimsoll_programs::forward::Router;
+use plimsoll_programs::forward::{Config, Limits, Router};
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::{Batch, Device};
 use plimsoll_testbed::routed::{Routed, Sink};
@@ -14,7 +14,7 @@ use plimsoll_testbed::{Config as TestbedConfig, INNER_DEVICE};
 
 use crate::common::{
     Books, PATHS, TURN, config, eventually, eventually_answered, nothing_is_left, of, ping,
-    with_router,
+    with_router, with_router_of,
 };
 
 /// Bytes behind a packet: none, those of the shortest frame, a few more, and more than the next
@@ -126,4 +126,84 @@ fn what_is_longer_than_its_route_s_own_mtu_is_answered() {
             }
         });
     }
+}
+
+/// Those that may be cut counted among those that are answered: of a stream of large datagrams into a
+/// link with a smaller MTU so many a second passed as the kernel may send errors.
+#[test]
+fn what_may_be_cut_is_limited_as_what_the_kernel_forwards() {
+    for path in PATHS {
+        let config = Config {
+            limits: Limits {
+                answered_pps: 1,
+                ..Limits::default()
+            },
+            ..config(path)
+        };
+        let prepare = |hosts: &Routed| {
+            for (host, device) in [(hosts.router(), INNER_DEVICE), (hosts.sink(), "behind0")] {
+                host.ip(&format!("link set {device} mtu {SHORT_MTU}"))
+                    .unwrap();
+            }
+        };
+        with_router_of(&config, Sink::Answers, prepare, |hosts, router| {
+            eventually_answered(hosts.load(), "10.77.0.2");
+            let cut = sent_too_long(hosts, router, false);
+            assert_eq!(cut, [EACH as u64, 0], "{path:?}");
+            let [answered, limited] = sent_too_long(hosts, router, true);
+            assert_eq!(answered + limited, EACH as u64, "{path:?}");
+            assert!(limited > 0, "{path:?}");
+        });
+    }
+}
+
+/// Of so many packets that are too long for the next link: too big, and limited.
+fn sent_too_long(hosts: &Routed, router: &Router, may_not_be_cut: bool) -> [u64; 2] {
+    let socket = hosts
+        .sink()
+        .run(|| UdpSocket::bind(("10.77.0.2", PORT)).unwrap());
+    let socket = socket.unwrap();
+    let wait = Duration::from_millis(50);
+    socket.set_read_timeout(Some(wait)).unwrap();
+    let device = || PacketDevice::open(hosts.load().device()).unwrap();
+    let device = hosts.load().run(device).unwrap();
+    let addresses = ["198.18.0.1", "10.77.0.2"].map(|address| address.parse().unwrap());
+    let packet = Packet::new(addresses[0], addresses[1]);
+    let packet = packet.macs(device.capabilities().mac, hosts.router().mac());
+    let mut frame = packet.udp(1000, PORT, &[7; SHORT_MTU]);
+    if !may_not_be_cut {
+        allow_to_cut(&mut frame[14..34]);
+    }
+    let told = || {
+        let status = router.status().unwrap();
+        ["too_big", "limited"].map(|outcome| of(&status, outcome))
+    };
+    let before = told();
+    let mut came = 0;
+    for _ in 0..EACH {
+        let mut sent = device.pool().take().unwrap();
+        assert!(sent.copy_from(&frame));
+        device.transmit(&mut Batch::from([sent])).unwrap();
+        came += usize::from(!may_not_be_cut && socket.recv(&mut [0; 2048]).is_ok());
+    }
+    hosts.settled().unwrap();
+    let [too_big, limited] = told();
+    let done = [too_big - before[0], limited - before[1]];
+    assert!(
+        may_not_be_cut || came == EACH,
+        "{came} of {EACH} came: {done:?}"
+    );
+    done
+}
+
+/// Takes "don't fragment" out of a header of IPv4.
+fn allow_to_cut(header: &mut [u8]) {
+    header[6] &= !0x40;
+    header[10..12].fill(0);
+    let words = header
+        .chunks(2)
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    let sum: u32 = words.sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }

@@ -108,7 +108,7 @@ impl Decider {
 
 impl Exceptions {
     fn take(&mut self, outcome: Outcome, frame: Frame, now: Instant) -> Outcome {
-        match self.buckets.admits(outcome, now) && self.to_kernel.push(frame) {
+        match self.buckets.admits(outcome, &frame, now) && self.to_kernel.push(frame) {
             true => outcome,
             false => Outcome::Limited,
         }
