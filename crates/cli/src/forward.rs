@@ -11,7 +11,9 @@ use clap::ValueEnum;
 use plimsoll_core::config::Fraction;
 use plimsoll_core::cpu_limit::CpuLimitConfig;
 use plimsoll_metrics::MetricsServer;
-use plimsoll_programs::forward::{Config, DataPath, Limits, Live, ReversePath, Router, Status};
+use plimsoll_programs::forward::{
+    Config, DataPath, Limits, Live, ReversePath, Router, Status, rules_passed_by,
+};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::failure::Context;
@@ -132,6 +134,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         output::say(format_args!("plimsoll: {problem}"));
     }
     output::warn_of_frames(args.interfaces.iter().map(String::as_str));
+    output::warn_of(rules_passed_by());
     let (asker, questions) = channel();
     if let Some(server) = metrics {
         serve_metrics(server, asker.clone())?;

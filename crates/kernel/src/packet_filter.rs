@@ -10,6 +10,8 @@
 //! Read are the rules of `nf_tables`, those that `iptables-nft` makes included. Not read are
 //! legacy iptables, BPF programs, and what sets contain.
 
+pub mod forwarded;
+
 use std::fs;
 use std::io;
 use std::path::Path;

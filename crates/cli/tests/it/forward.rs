@@ -74,6 +74,35 @@ fn a_router_tells_prometheus_what_it_forwarded() {
     assert!(forward.wait(LIMIT).unwrap().success());
 }
 
+/// Only the guide said that such rules have no effect.
+#[test]
+fn rules_of_netfilter_that_are_passed_by_are_told() {
+    let hosts = Routed::create(Config::default(), Sink::Answers).unwrap();
+    let router = hosts.router();
+    let told = || {
+        let mut command = router.command(PROGRAM);
+        let interfaces = [router.device(), INNER_DEVICE];
+        let ended = command
+            .arg("forward")
+            .args(interfaces)
+            .args(["--seconds", "0"]);
+        let output = ended.output(LIMIT).unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = told();
+    assert!(!said.contains("netfilter"), "{said}");
+    let chain = "add chain inet wall out { type filter hook forward priority 0; policy drop; }";
+    for words in ["add table inet wall", chain] {
+        router.configure("nft", words.split(' ')).unwrap();
+    }
+    let said = told();
+    assert!(
+        said.contains("netfilter") && said.contains("`inet wall out`"),
+        "{said}"
+    );
+}
+
 #[test]
 fn an_address_that_others_reach_needs_a_word_more() {
     let arguments = ["forward", "a0", "b0", "--metrics", "0.0.0.0:9465"];
