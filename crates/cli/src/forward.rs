@@ -156,6 +156,11 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
                 "plimsoll: forwarding ended by itself, and the kernel forwards: {failure}. Start it again"
             ));
         }
+        if let Some(gone) = router.take_gone() {
+            output::say(format_args!(
+                "plimsoll: {gone} is gone: if it comes back, the kernel forwards by it until you start this again"
+            ));
+        }
         top.draw(&router)?;
     }
     let status = router.end()?;

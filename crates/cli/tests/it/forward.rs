@@ -1,7 +1,8 @@
 //! `plimsoll forward` on a router between two hosts, as its operator sees it. Needs root.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -101,6 +102,40 @@ fn rules_of_netfilter_that_are_passed_by_are_told() {
         said.contains("netfilter") && said.contains("`inet wall out`"),
         "{said}"
     );
+}
+
+/// It went on without a word, and what was made anew under the same name was the kernel's.
+#[test]
+fn an_interface_that_goes_is_told() {
+    for path in ["xdp", "user"] {
+        let hosts = Routed::create(Config::default(), Sink::Answers).unwrap();
+        let router = hosts.router();
+        let mut command = router.command(PROGRAM);
+        command.args(["forward", "--path", path, router.device(), INNER_DEVICE]);
+        let mut forward = command.stderr(Stdio::piped()).spawn().unwrap();
+        let says = BufReader::new(forward.take_stderr().unwrap());
+        let (teller, told) = channel();
+        let lines = says.lines().map_while(Result::ok);
+        let reading = std::thread::spawn(move || lines.for_each(|line| drop(teller.send(line))));
+        let next = |wanted: &str| {
+            let mut all = Vec::new();
+            while !all
+                .last()
+                .is_some_and(|line: &String| line.contains(wanted))
+            {
+                let line = told.recv_timeout(LIMIT);
+                all.push(line.unwrap_or_else(|_| panic!("{path}: {wanted} after {all:?}")));
+            }
+        };
+        next("until Ctrl-C");
+        router.ip(&format!("link del {INNER_DEVICE}")).unwrap();
+        next(&format!("{INNER_DEVICE} is gone"));
+        forward.signal(Signal::SIGTERM).unwrap();
+        assert!(forward.wait(LIMIT).unwrap().success());
+        reading.join().unwrap();
+        let again = told.try_iter().filter(|line| line.contains("is gone"));
+        assert_eq!(again.count(), 0, "told once");
+    }
 }
 
 #[test]

@@ -8,11 +8,12 @@
 //! end, and the programs are detached. After SIGKILL the kernel detaches them, and the keepers put
 //! the settings back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::net::if_::if_indextoname;
+use parking_lot::Mutex;
 use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::knobs::Keeper;
 use plimsoll_kernel::routing::{Mirror, switches};
@@ -64,6 +65,8 @@ pub(super) struct Attached {
     reverse_path: Option<ReversePath>,
     /// Why the kernel forwards for good instead, by its switches or policies.
     failure: OnceLock<String>,
+    /// Interfaces that have gone since anybody asked.
+    gone: Mutex<Vec<String>>,
 }
 
 #[derive(Debug)]
@@ -71,6 +74,7 @@ struct AttachedPort {
     name: String,
     index: u32,
     instance: Instance,
+    is_gone: AtomicBool,
 }
 
 impl Router {
@@ -163,6 +167,12 @@ impl Router {
     pub fn failure(&self) -> Option<String> {
         let of_engine = self.engine.as_ref().and_then(Engine::failure);
         of_engine.or_else(|| self.attached.failure.get().cloned())
+    }
+
+    /// An interface that has gone, told once. One that takes its name is the kernel's.
+    #[must_use]
+    pub fn take_gone(&self) -> Option<String> {
+        self.attached.gone.lock().pop()
     }
 
     /// What it did so far.
@@ -316,6 +326,7 @@ impl Attached {
                 name: name.clone(),
                 index: port.interface,
                 instance,
+                is_gone: AtomicBool::new(false),
             });
         }
         let shared = shared.ok_or_else(|| Error::usage("a router has interfaces"))?;
@@ -325,6 +336,7 @@ impl Attached {
             path: config.path,
             reverse_path: config.reverse_path,
             failure: OnceLock::new(),
+            gone: Mutex::default(),
         };
         attached.take(table)?;
         // Until now all frames went to the kernel.
@@ -375,11 +387,20 @@ impl Attached {
     /// comes in by one that is gone.
     pub(super) fn switches(&self) -> Vec<Switches> {
         let of_port = |port: &AttachedPort| {
-            let name = if_indextoname(port.index).ok()?;
-            Some(switches_of(name.to_str().ok()?, self.reverse_path))
+            let name = link::name(port.index);
+            if name.is_none() {
+                self.note_gone(port);
+            }
+            Some(switches_of(&name?, self.reverse_path))
         };
         let ports = self.ports.iter().map(of_port);
         ports.map(Option::unwrap_or_default).collect()
+    }
+
+    fn note_gone(&self, port: &AttachedPort) {
+        if !port.is_gone.swap(true, Ordering::Relaxed) {
+            self.gone.lock().push(port.name.clone());
+        }
     }
 
     /// Takes over prefixes, Ethernet addresses and switches.
