@@ -100,7 +100,7 @@ impl Screen for Rules {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_packets::frame;
+    use plimsoll_packets::frame::{self, Extension, Fragment, Packet};
 
     use super::*;
 
@@ -129,6 +129,41 @@ mod tests {
             decide("default = 'discard'", "10.0.0.2:1"),
             Verdict::Discard
         );
+    }
+
+    /// As the guide warns: it names frames that a rule which discards lets pass.
+    #[test]
+    fn a_rule_about_ports_sees_them_behind_plain_headers_alone() {
+        let plain = |from: &str, to: &str| Packet::new(from.parse().unwrap(), to.parse().unwrap());
+        let (v4, v6) = (
+            || plain("10.0.0.1", "10.0.0.2"),
+            || plain("fd00::1", "fd00::2"),
+        );
+        let fragment = |offset| Fragment {
+            id: 7,
+            offset,
+            more: true,
+        };
+        let options = Extension::Options {
+            number: 60,
+            units: 0,
+        };
+        let decided = |packet: Packet| {
+            let frame = packet.udp(1000, 54, b"hello");
+            Rules::parse(RULES).unwrap().decide(&frame, Side::Inside)
+        };
+        for packet in [v4(), v6(), v4().ipv4_options(1), v4().fragment(fragment(0))] {
+            assert_eq!(decided(packet.clone()), Verdict::Discard, "{packet:?}");
+        }
+        for packet in [
+            v4().tag(frame::VLAN),
+            v6().tag(frame::VLAN),
+            v6().extension(options),
+            v6().fragment(fragment(0)),
+            v4().fragment(fragment(8)),
+        ] {
+            assert_eq!(decided(packet.clone()), Verdict::Accept, "{packet:?}");
+        }
     }
 
     #[test]
