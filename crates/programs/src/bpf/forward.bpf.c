@@ -24,13 +24,13 @@
 
 #include "classic.h"
 #include "forward.h"
+#include "plain.h"
 #include "sockets.h"
 
 #define AF_INET 2
 #define AF_INET6 10
 #define FLOWINFO_MASK 0x0fffffff
 #define FAMILY_BITS 32
-#define DONT_FRAGMENT 0x4000
 /* linux/bpf.h of older kernels lacks it (6.3). */
 #define FIB_LOOKUP_SKIP_NEIGHBOUR (1U << 2)
 
@@ -85,16 +85,6 @@ struct {
 	__type(key, struct prefix);
 	__type(value, __u8);
 } prefixes SEC(".maps");
-
-/* A valid packet that is neither for a group nor special. */
-struct plain {
-	struct ethhdr *ethernet;
-	union {
-		struct iphdr *v4;
-		struct ipv6hdr *v6;
-	};
-	bool is_v6;
-};
 
 /* --- Counting ------------------------------------------------------------ */
 
@@ -186,83 +176,6 @@ static __always_inline bool is_own_station(const struct ethhdr *ethernet)
 	return !difference;
 }
 
-/* The sum over a header without options; 0xffff if it is right. */
-static __always_inline __u32 header_sum(const struct iphdr *ip)
-{
-	const __u16 *words = (const void *)ip;
-	__u32 sum = 0;
-
-#pragma unroll
-	for (int i = 0; i < 10; i++)
-		sum += words[i];
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
-}
-
-static __always_inline bool is_multicast_v4(__be32 address)
-{
-	return (address & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000);
-}
-
-static __always_inline bool is_loopback_v4(__be32 address)
-{
-	return (address & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
-}
-
-/* OUTCOME_COUNT: plain. */
-static __always_inline __u32 examine_v4(const struct iphdr *ip, const void *end)
-{
-	__u32 length;
-
-	if ((const void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
-		return OUTCOME_MALFORMED;
-	length = bpf_ntohs(ip->tot_len);
-	if (length < ip->ihl * 4U || length > end - (const void *)ip)
-		return OUTCOME_MALFORMED;
-	if (is_multicast_v4(ip->daddr) || ip->daddr == 0xffffffff)
-		return OUTCOME_MULTICAST;
-	if (ip->ihl > 5)
-		return OUTCOME_OPTIONS;
-	if (header_sum(ip) != 0xffff)
-		return OUTCOME_MALFORMED;
-	if (!ip->saddr || ip->saddr == 0xffffffff || is_multicast_v4(ip->saddr) ||
-	    is_loopback_v4(ip->saddr) || !ip->daddr || is_loopback_v4(ip->daddr))
-		return OUTCOME_MARTIAN;
-	return OUTCOME_COUNT;
-}
-
-/* :: and ::1. */
-static __always_inline bool is_nobody_v6(const struct in6_addr *address)
-{
-	const __be32 *words = address->in6_u.u6_addr32;
-
-	return !(words[0] | words[1] | words[2]) &&
-	       (!words[3] || words[3] == bpf_htonl(1));
-}
-
-static __always_inline bool is_link_local_v6(const struct in6_addr *address)
-{
-	return (address->in6_u.u6_addr32[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
-}
-
-static __always_inline __u32 examine_v6(const struct ipv6hdr *ip, const void *end)
-{
-	if ((const void *)(ip + 1) > end || ip->version != 6)
-		return OUTCOME_MALFORMED;
-	if (bpf_ntohs(ip->payload_len) > end - (const void *)(ip + 1))
-		return OUTCOME_MALFORMED;
-	if (ip->daddr.in6_u.u6_addr8[0] == 0xff)
-		return OUTCOME_MULTICAST;
-	if (ip->nexthdr == IPPROTO_HOPOPTS)
-		return OUTCOME_OPTIONS;
-	if (ip->saddr.in6_u.u6_addr8[0] == 0xff || is_nobody_v6(&ip->saddr) ||
-	    is_nobody_v6(&ip->daddr))
-		return OUTCOME_MARTIAN;
-	if (is_link_local_v6(&ip->saddr) || is_link_local_v6(&ip->daddr))
-		return OUTCOME_LINK_LOCAL;
-	return OUTCOME_COUNT;
-}
-
 static __always_inline __u32 examine(void *data, void *end, struct plain *plain)
 {
 	struct ethhdr *ethernet = data;
@@ -335,24 +248,6 @@ static __always_inline bool is_from_own(const struct plain *plain)
 	return !plain->is_v6 && kind_of_v4(plain->v4->saddr) == PREFIX_OWN;
 }
 
-/* Of the packet, without its Ethernet header. */
-static __always_inline __u32 length_of(const struct plain *plain)
-{
-	return plain->is_v6 ? bpf_ntohs(plain->v6->payload_len) + sizeof(*plain->v6) :
-			      bpf_ntohs(plain->v4->tot_len);
-}
-
-/* What is too long is cut by the kernel, which answers nothing. */
-static __always_inline bool may_be_cut(const struct plain *plain)
-{
-	return !plain->is_v6 && !(plain->v4->frag_off & bpf_htons(DONT_FRAGMENT));
-}
-
-static __always_inline __u8 ttl_of(const struct plain *plain)
-{
-	return plain->is_v6 ? plain->v6->hop_limit : plain->v4->ttl;
-}
-
 /* Cuts off what is behind the packet, as the kernel does: the next link may be too short for it. A
  * frame of the least length (ETH_ZLEN) stays as it came. The packet cannot be looked at afterwards. */
 static __always_inline void trim(struct xdp_md *ctx, const struct plain *plain)
@@ -368,8 +263,16 @@ static __always_inline void trim(struct xdp_md *ctx, const struct plain *plain)
 
 /* --- Forwarding here ----------------------------------------------------- */
 
-static __always_inline void ask(const struct plain *plain, struct bpf_fib_lookup *fib)
+static __always_inline void ask(const struct plain *plain, const void *end,
+				struct bpf_fib_lookup *fib)
 {
+	const __be16 *ports = ports_of(plain, end);
+
+	/* Rules may be about them, and they may choose one of several next hops. */
+	if (ports) {
+		fib->sport = ports[0];
+		fib->dport = ports[1];
+	}
 	fib->tot_len = length_of(plain);
 	if (plain->is_v6) {
 		const struct ipv6hdr *ip = plain->v6;
@@ -460,14 +363,14 @@ static __always_inline void rewrite(const struct plain *plain, const struct bpf_
 	plain->v4->ttl--;
 }
 
-static __always_inline int forward_here(struct xdp_md *ctx, struct plain *plain)
+static __always_inline int forward_here(struct xdp_md *ctx, struct plain *plain, const void *end)
 {
 	/* Read once: the verifier takes no pointer into the context. */
 	__u32 ingress = ctx->ingress_ifindex;
 	struct bpf_fib_lookup fib = { .ifindex = ingress };
 	__u32 outcome, source;
 
-	ask(plain, &fib);
+	ask(plain, end, &fib);
 	outcome = meaning(bpf_fib_lookup(ctx, &fib, sizeof(fib), 0), plain);
 	/* As in the kernel: the route, the source, the TTL, the rest. */
 	if (outcome == OUTCOME_LOCAL || outcome == OUTCOME_FORWARDING_OFF ||
@@ -526,5 +429,5 @@ int forward(struct xdp_md *ctx)
 		return dispose(outcome);
 	if (path == PATH_USER)
 		return forward_in_user_space(ctx, &plain);
-	return forward_here(ctx, &plain);
+	return forward_here(ctx, &plain, end);
 }

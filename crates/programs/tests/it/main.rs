@@ -8,6 +8,7 @@ mod capture_link;
 mod forward;
 mod forward_changes;
 mod forward_ends;
+mod forward_hops;
 mod forward_lengths;
 mod forward_options;
 mod forward_protected;
