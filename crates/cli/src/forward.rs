@@ -12,7 +12,7 @@ use plimsoll_core::config::Fraction;
 use plimsoll_core::cpu_limit::CpuLimitConfig;
 use plimsoll_metrics::MetricsServer;
 use plimsoll_programs::forward::{
-    Config, DataPath, Limits, Live, ReversePath, Router, Status, rules_passed_by,
+    self, Config, DataPath, Limits, Live, ReversePath, Router, Status,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         output::say(format_args!("plimsoll: {problem}"));
     }
     output::warn_of_frames(args.interfaces.iter().map(String::as_str));
-    output::warn_of(rules_passed_by());
+    output::warn_of(forward::warnings(&args.interfaces));
     let (asker, questions) = channel();
     if let Some(server) = metrics {
         serve_metrics(server, asker.clone())?;

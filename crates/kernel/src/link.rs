@@ -1,6 +1,7 @@
 //! What the kernel says of an interface: link state, attached XDP program,
 //! XDP features of its driver.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -35,6 +36,8 @@ pub struct Link {
     pub peer: Option<u32>,
     /// That one is in another network namespace.
     pub peer_elsewhere: bool,
+    /// The root of its queueing disciplines, as `fq_codel`.
+    pub queueing: Option<String>,
     /// The program on it, if any.
     pub xdp: Option<AttachedProgram>,
 }
@@ -241,9 +244,10 @@ pub fn link(ifindex: u32) -> io::Result<Link> {
         .get_linkinfo()
         .and_then(|information| information.get_kind())
         .ok();
+    let text = |words: &CStr| words.to_string_lossy().into_owned();
     Ok(Link {
         up: header.ifi_flags & libc::IFF_UP.cast_unsigned() != 0,
-        kind: kind.map(|kind| kind.to_string_lossy().into_owned()),
+        kind: kind.map(text),
         mtu: attributes.get_mtu().ok(),
         mac: attributes
             .get_address()
@@ -253,6 +257,7 @@ pub fn link(ifindex: u32) -> io::Result<Link> {
         master: attributes.get_master().ok(),
         peer: attributes.get_link().ok(),
         peer_elsewhere: attributes.get_link_netnsid().is_ok(),
+        queueing: attributes.get_qdisc().ok().map(text),
         xdp: attributes.get_xdp().ok().and_then(|xdp| attached(&xdp)),
     })
 }

@@ -75,9 +75,9 @@ fn a_router_tells_prometheus_what_it_forwarded() {
     assert!(forward.wait(LIMIT).unwrap().success());
 }
 
-/// Only the guide said that such rules have no effect.
+/// Only the guide said that netfilter's rules have no effect, and nothing that a shaper has none.
 #[test]
-fn rules_of_netfilter_that_are_passed_by_are_told() {
+fn what_the_kernel_would_ask_or_do_is_told() {
     let hosts = Routed::create(Config::default(), Sink::Answers).unwrap();
     let router = hosts.router();
     let told = || {
@@ -102,6 +102,12 @@ fn rules_of_netfilter_that_are_passed_by_are_told() {
         said.contains("netfilter") && said.contains("`inet wall out`"),
         "{said}"
     );
+    assert!(!said.contains("`tc qdisc`"), "{said}");
+    let shaper = format!("qdisc add dev {INNER_DEVICE} root tbf rate 1mbit burst 10k latency 50ms");
+    router.configure("tc", shaper.split(' ')).unwrap();
+    let said = told();
+    let words = format!("{INNER_DEVICE}: what is forwarded here passes by its queueing discipline");
+    assert!(said.contains(&words) && said.contains("`tbf`"), "{said}");
 }
 
 /// It went on without a word, and what was made anew under the same name was the kernel's.

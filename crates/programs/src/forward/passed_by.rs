@@ -1,0 +1,103 @@
+//! What the kernel would ask or do about what is forwarded here.
+//!
+//! **Limits.** Asked at the start alone: it may come later. Of an interface with several transmit
+//! queues only the root of its queueing is seen, and no filter of traffic control.
+
+use plimsoll_kernel::link;
+use plimsoll_kernel::packet_filter::forwarded::{self, Chain};
+
+/// Disciplines that only queue and divide, as the kernel takes them by itself.
+const PLAIN: [&str; 10] = [
+    "noqueue",
+    "noop",
+    "pfifo_fast",
+    "pfifo",
+    "bfifo",
+    "mq",
+    "fq",
+    "fq_codel",
+    "codel",
+    "sfq",
+];
+
+/// What is to be said about it, for packets that are forwarded between these interfaces. Nothing where
+/// the kernel does not tell.
+#[must_use]
+pub fn warnings(interfaces: &[String]) -> Vec<String> {
+    let rules = forwarded::chains().ok().and_then(|chains| rules(&chains));
+    let queueing = interfaces.iter().filter_map(|name| queueing_of(name));
+    rules.into_iter().chain(queueing).collect()
+}
+
+fn rules(chains: &[Chain]) -> Option<String> {
+    let (first, others) = chains.split_first()?;
+    let others = match others.len() {
+        0 => String::new(),
+        1 => " and another chain".to_owned(),
+        number => format!(" and {number} other chains"),
+    };
+    Some(format!(
+        "netfilter has rules for forwarded packets (`{first}`{others}): what is forwarded here passes without them"
+    ))
+}
+
+fn queueing_of(interface: &str) -> Option<String> {
+    let link = link::link(link::index(interface).ok()?).ok()?;
+    queueing(interface, &link.queueing?)
+}
+
+fn queueing(interface: &str, discipline: &str) -> Option<String> {
+    (!PLAIN.contains(&discipline)).then(|| {
+        format!("{interface}: what is forwarded here passes by its queueing discipline `{discipline}` (`tc qdisc`), which may shape or divide a link")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use plimsoll_kernel::namespace;
+
+    use super::*;
+
+    fn run(words: &str) {
+        let mut words = words.split(' ');
+        let status = Command::new(words.next().unwrap()).args(words).status();
+        assert!(status.is_ok_and(|status| status.success()));
+    }
+
+    #[test]
+    fn one_chain_is_named_and_others_are_counted() {
+        let made = || {
+            assert_eq!(warnings(&[]), [""; 0]);
+            run("nft add table ip t");
+            ["a", "b", "c"].map(|name| {
+                let chain = "{ type filter hook forward priority 0; policy drop; }";
+                run(&format!("nft add chain ip t {name} {chain}"));
+                warnings(&[]).concat()
+            })
+        };
+        let said = namespace::in_new(made).expect("root, to make a network namespace");
+        for (said, named) in said.iter().zip([
+            "(`ip t a`)",
+            "(`ip t a` and another chain)",
+            "(`ip t a` and 2 other chains)",
+        ]) {
+            assert!(said.contains(named), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_shaper_is_told_and_the_kernels_own_queueing_is_not() {
+        let made = || {
+            run("ip link add veth0 type veth peer name veth1");
+            run("ip link set veth0 up");
+            run("tc qdisc add dev veth1 root tbf rate 1mbit burst 10k latency 50ms");
+            warnings(&["veth0", "veth1", "nowhere"].map(ToOwned::to_owned))
+        };
+        let said = namespace::in_new(made).expect("root, to make a network namespace");
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].starts_with("veth1: ") && said[0].contains("`tbf`"));
+        assert!(queueing("eth0", "cake").is_some());
+    }
+}
