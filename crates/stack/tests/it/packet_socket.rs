@@ -72,6 +72,36 @@ fn frames_that_no_interface_takes_are_counted_and_the_next_ones_leave() {
     });
 }
 
+/// A block of the ring counts as used with one frame as well, and is handed over after a millisecond:
+/// whoever was sixteen milliseconds late lost frames of a trickle.
+#[test]
+fn frames_that_come_slowly_wait_for_who_is_late() {
+    const FRAMES: usize = 100;
+    /// For local experiments (IEEE 802).
+    const KIND: [u8; 2] = [0x88, 0xb5];
+    Lan::create(|| {
+        let device = PacketDevice::open("stack0").unwrap();
+        let sender = PacketDevice::open("kernel0").unwrap();
+        for _ in 0..FRAMES {
+            let mut frame = sender.pool().take().unwrap();
+            assert!(frame.copy_from(&[[0xff; 12].as_slice(), &KIND, &[0; 46]].concat()));
+            sender.transmit(&mut Batch::from([frame])).unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+        let (mut batch, mut came) = (Batch::new(), 0);
+        let end = Instant::now() + SOON;
+        while came < FRAMES && device.drops().ring_full == 0 {
+            assert!(Instant::now() < end, "{came} of {FRAMES}");
+            device.receive(&mut batch, FRAMES).unwrap();
+            came += batch
+                .drain(..)
+                .filter(|frame| frame[12..14] == KIND)
+                .count();
+        }
+        assert_eq!(device.drops().ring_full, 0, "{came} came");
+    });
+}
+
 /// Several segments in one frame did not fit a buffer, and were lost together. Each of them had
 /// to be sent again alone.
 #[test]

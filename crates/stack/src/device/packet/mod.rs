@@ -45,9 +45,11 @@ use crate::wait;
 use crate::wire::ETHERNET_BYTES;
 use crate::wire::segment::{Long, write_checksum};
 
+/// 16 MiB. A block has room for the longest merged frame, and is handed over with one as well: so
+/// many blocks bridge as many milliseconds, however little arrives.
 const GEOMETRY: Geometry = Geometry {
-    block_bytes: 1 << 18,
-    blocks: 16,
+    block_bytes: 1 << 17,
+    blocks: 128,
     block_timeout_ms: 1,
 };
 const CHUNKS: usize = 8192;
