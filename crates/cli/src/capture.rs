@@ -114,9 +114,8 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let (Some(interface), Some(write)) = (&args.interface, &args.write) else {
         return Err(Usage("an interface and --write FILE are needed").into());
     };
-    let to_stdout = |path: &Path| path == Path::new("-");
-    if to_stdout(write) && args.json.as_deref().is_some_and(to_stdout) {
-        return Err(Usage("both the packets and --json on standard output").into());
+    if args.json.as_ref() == Some(write) {
+        return Err(Usage("--write and --json name the same file: give each its own").into());
     }
     if args.mode == ModeArg::Take && args.no_outgoing {
         let problem = "--no-outgoing is of mode copy: mode take gets nothing that this host sends";

@@ -438,6 +438,13 @@ fn what_cannot_be_done_is_said_with_its_exit_code() {
     assert_eq!((failed, said.matches("os error").count()), (1, 1), "{said}");
     let both = code(&[device, "-w", "-", "--json", "-"]);
     assert_eq!(both.0, 2, "{}", both.1);
+    // The document had taken the packets' place.
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("packets");
+    let file = file.to_str().unwrap();
+    let both = [device, "-w", file, "--json", file, "--duration", "0.1"];
+    let both = code(&both);
+    assert_eq!(both.0, 2, "{}", both.1);
     for filter in [&["inbound", "--mode", "take"][..], &["vlan and inbound"]] {
         let none = code(&[&[device, "-w", "/dev/null"], filter].concat());
         assert!(
