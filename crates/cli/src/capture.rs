@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use plimsoll_programs::capture::{
-    ArrivalsConfig, Capture, CaptureConfig, Mode, Output, RingFiles, Summary, arrivals,
+    ArrivalsConfig, Capture, CaptureConfig, Error, Mode, Output, RingFiles, Summary, arrivals,
     program_ahead,
 };
 use plimsoll_report::{Machine, SCHEMA};
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
     let json = Target::open_given(args.json.as_ref())?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_at_signals(&stop).context("cannot catch signals")?;
-    let mut capture = Capture::open(&config(args, interface, write)?)?;
+    let mut capture = Capture::open(&config(args, interface, write)?).map_err(by_option)?;
     output::say(format_args!("capturing on {interface}, Ctrl-C ends"));
     match args.mode {
         ModeArg::Take => output::warn_of_tags([interface.as_str()]),
@@ -231,6 +231,26 @@ fn config(args: &Args, interface: &str, write: &Path) -> crate::Result<CaptureCo
     config.outgoing = !args.no_outgoing;
     config.promiscuous = !args.no_promiscuous;
     Ok(config)
+}
+
+/// The library's names of settings, and what the operator knows them by.
+const OPTIONS: [(&str, &str); 7] = [
+    ("snaplen", "--snaplen"),
+    ("queue_bytes", "--queue"),
+    ("ring_bytes", "--ring"),
+    ("ring.bytes", "--ring-size"),
+    ("ring.time", "--ring-time"),
+    ("ring.files", "--files"),
+    ("ring", "--ring-size or --ring-time"),
+];
+
+fn by_option(error: Error) -> Error {
+    let Error::Config { field, allowed } = error else {
+        return error;
+    };
+    let named = OPTIONS.into_iter().find(|(setting, _)| *setting == field);
+    let field = named.map_or(field, |(_, option)| option);
+    Error::Config { field, allowed }
 }
 
 /// What became of all packets, one place per line.

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Failure::Closed)]
     on_failure: Failure,
     /// Frames that wait for the screen, per interface
-    #[arg(long, value_name = "FRAMES", default_value_t = ScreenConfig::QUEUE_FRAMES)]
+    #[arg(long, value_name = "FRAMES", default_value_t = ScreenConfig::QUEUE_FRAMES, value_parser = clap::value_parser!(u32).range(4..=65_536))]
     queue: u32,
     /// Frames of each receive queue in a turn of polling
     #[arg(long, value_name = "FRAMES", default_value_t = ScreenConfig::QUOTA, value_parser = clap::value_parser!(u32).range(1..=1024))]

@@ -445,6 +445,26 @@ fn what_cannot_be_done_is_said_with_its_exit_code() {
     let both = [device, "-w", file, "--json", file, "--duration", "0.1"];
     let both = code(&both);
     assert_eq!(both.0, 2, "{}", both.1);
+    // They had the library's names, as `ring` for what is not --ring.
+    for (option, value) in [
+        ("--ring", "20G"),
+        ("--queue", "1K"),
+        ("--snaplen", "9"),
+        ("--ring-size", "1K"),
+        ("--ring-time", "0"),
+        ("--files", "2"),
+    ] {
+        let refused = code(&[device, "-w", "/dev/null", option, value]);
+        let named = format!("plimsoll: {option} must be ");
+        assert!(
+            refused.0 == 2 && refused.1.starts_with(&named),
+            "{}",
+            refused.1
+        );
+    }
+    let ring = code(&[device, "-w", "-", "--ring-size", "1G"]);
+    let said = "plimsoll: --ring-size or --ring-time must be none on standard output\n";
+    assert_eq!(ring, (2, said.to_owned()));
     for filter in [&["inbound", "--mode", "take"][..], &["vlan and inbound"]] {
         let none = code(&[&[device, "-w", "/dev/null"], filter].concat());
         assert!(
