@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args) -> crate::Result<()> {
         output::say(format_args!("plimsoll: {problem}"));
     }
     output::warn_of_frames(args.interfaces.iter().map(String::as_str));
-    output::warn_of(forward::warnings(&args.interfaces));
+    output::warn_of(forward::warnings(&config));
     let (asker, questions) = channel();
     if let Some(server) = metrics {
         serve_metrics(server, asker.clone())?;

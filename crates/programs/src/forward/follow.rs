@@ -20,8 +20,8 @@ use super::tables::Tables;
 const COMPARISON: Duration = Duration::from_secs(30);
 /// How soon the end of the router, and what is due, are noticed.
 const LOOK_MS: u16 = 50;
-/// How soon IPsec policies are noticed.
-const IPSEC_LOOK: Duration = Duration::from_secs(1);
+/// How soon IPsec policies are noticed, and what drivers take.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
 /// Between two attempts when the kernel does not answer.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -78,14 +78,16 @@ impl Drop for Follower {
 
 fn follow(mut mirror: Mirror, tables: &mut Tables, attached: &Attached, shared: &Shared) {
     let mut compare_at = Instant::now() + COMPARISON;
-    let (mut has_missed, mut ipsec_at) = (false, Instant::now() + IPSEC_LOOK);
+    let (mut has_missed, mut look_at) = (false, Instant::now() + SECOND_LOOK);
     while !shared.stop.load(Ordering::Relaxed) {
         let mut wanted = [PollFd::new(mirror.as_fd(), PollFlags::POLLIN)];
         // An interrupted wait is a short one.
         let _ = poll(&mut wanted, PollTimeout::from(LOOK_MS));
-        if Instant::now() >= ipsec_at {
-            ipsec_at = Instant::now() + IPSEC_LOOK;
+        if Instant::now() >= look_at {
+            look_at = Instant::now() + SECOND_LOOK;
             attached.check_ipsec();
+            // An interface that has gone meanwhile.
+            let _ = attached.offer_devices();
         }
         let changes = if Instant::now() >= compare_at {
             compare_at = Instant::now() + COMPARISON;

@@ -23,6 +23,7 @@
 //! address until it says otherwise. One receive queue of an adapter serves all priorities: a
 //! flood that overflows it takes protected packets ([`Config::protected`]) with it.
 
+mod config;
 mod engine;
 mod error;
 mod follow;

@@ -23,7 +23,8 @@ use plimsoll_stack::device::xdp;
 use super::engine::Engine;
 use super::error::Error;
 use super::follow::Follower;
-use super::program::{self, Constants, DEVICES_MAX, Instance, Interface, Shared};
+use super::passed_by::takes_redirected;
+use super::program::{self, Constants, Instance, Interface, Shared};
 use super::status::{InterfaceStatus, Status, UserStatus};
 use super::table::{Port, ReversePath, Switches, Table};
 use super::tables::Tables;
@@ -75,6 +76,8 @@ struct AttachedPort {
     index: u32,
     instance: Instance,
     is_gone: AtomicBool,
+    /// Frames are sent on by it.
+    is_offered: AtomicBool,
 }
 
 impl Router {
@@ -327,6 +330,7 @@ impl Attached {
                 index: port.interface,
                 instance,
                 is_gone: AtomicBool::new(false),
+                is_offered: AtomicBool::new(false),
             });
         }
         let shared = shared.ok_or_else(|| Error::usage("a router has interfaces"))?;
@@ -340,10 +344,27 @@ impl Attached {
         };
         attached.take(table)?;
         // Until now all frames went to the kernel.
-        for port in ports {
-            attached.shared.add_device(port.interface)?;
-        }
+        attached.offer_devices()?;
         Ok(attached)
+    }
+
+    /// The driver sends on by the interfaces that take its frames. By others, which would lose them
+    /// without a word, the kernel forwards.
+    pub(super) fn offer_devices(&self) -> Result<(), Error> {
+        if self.path == DataPath::User || self.failure.get().is_some() {
+            return Ok(());
+        }
+        for port in &self.ports {
+            let takes = takes_redirected(port.index);
+            if port.is_offered.swap(takes, Ordering::Relaxed) == takes {
+                continue;
+            }
+            match takes {
+                true => self.shared.add_device(port.index)?,
+                false => self.shared.remove_device(port.index),
+            }
+        }
+        Ok(())
     }
 
     /// Forwarding here is over, and the kernel forwards.
@@ -413,77 +434,5 @@ impl Attached {
                 .set(port.station, &port.switches, asks_for_kernel)?;
         }
         Ok(())
-    }
-}
-
-impl Config {
-    fn validate(&self) -> Result<(), Error> {
-        let names = &self.interfaces;
-        if names.len() < 2 || names.len() > DEVICES_MAX {
-            return Err(Error::usage(format!(
-                "a router has 2 to {DEVICES_MAX} interfaces, not {}",
-                names.len()
-            )));
-        }
-        let twice = |(place, name): (usize, &String)| names[..place].contains(name);
-        if let Some(name) = names.iter().enumerate().find(|named| twice(*named)) {
-            return Err(Error::usage(format!("{} is given twice", name.1)));
-        }
-        if self.protected.is_some() && self.path == DataPath::Xdp {
-            return Err(Error::usage(
-                "protected traffic is for --path user: in the driver no packet waits for another",
-            ));
-        }
-        if self.cpu.is_some() && !self.turns_settings() {
-            return Err(Error::usage(
-                "a CPU is for threads that poll (--cpu): give --cpu-limit as well, or take --path user",
-            ));
-        }
-        Ok(())
-    }
-
-    fn turns_settings(&self) -> bool {
-        self.path == DataPath::User || self.cpu_limit.is_some()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use plimsoll_core::config::Fraction;
-
-    use super::*;
-
-    #[test]
-    fn a_router_has_different_interfaces() {
-        let config = |names: &[&str]| Config {
-            interfaces: names.iter().map(|name| (*name).to_owned()).collect(),
-            ..Config::default()
-        };
-        let problem = |names| config(names).validate().unwrap_err().to_string();
-        assert!(problem(&["a"]).contains("2 to 64"));
-        assert_eq!(problem(&["a", "b", "a"]), "a is given twice");
-        config(&["a", "b"]).validate().unwrap();
-        let protecting = Config {
-            protected: Some("tcp port 22".to_owned()),
-            ..config(&["a", "b"])
-        };
-        let problem = protecting.validate().unwrap_err().to_string();
-        assert!(problem.contains("--path user"), "{problem}");
-    }
-
-    #[test]
-    fn a_cpu_for_polling_needs_threads_that_poll() {
-        let config = |path, cpu_limit| Config {
-            interfaces: ["a", "b"].map(ToOwned::to_owned).to_vec(),
-            path,
-            cpu_limit,
-            cpu: Some(0),
-            ..Config::default()
-        };
-        let problem = config(DataPath::Xdp, None).validate().unwrap_err();
-        assert!(problem.to_string().contains("--cpu-limit"), "{problem}");
-        let limit = Some(Fraction::from_percent(75));
-        config(DataPath::Xdp, limit).validate().unwrap();
-        config(DataPath::User, None).validate().unwrap();
     }
 }

@@ -154,6 +154,56 @@ fn afterwards_all_pass(hosts: &Routed, router: &Router) {
     });
 }
 
+/// It sent packets to an interface that takes none from a driver, as a veth whose other end has no
+/// GRO, and all of them were lost.
+#[test]
+fn the_kernel_forwards_to_an_interface_that_takes_no_redirected_frames() {
+    let gro =
+        |hosts: &Routed, to: &str| said(hosts.router(), &format!("ethtool -K extra1 gro {to}"));
+    let prepare = |hosts: &Routed| {
+        add_extra(hosts);
+        gro(hosts, "off");
+    };
+    let mut config = config(DataPath::Xdp);
+    config.interfaces.push("extra0".to_owned());
+    with_router_of(&config, Sink::Drops, prepare, |hosts, router| {
+        // Packets by each outcome, and those that came to the other end.
+        let told = || {
+            let status = router.status().unwrap();
+            let [forwarded, left] = ["forwarded", "kernel_route"].map(|name| of(&status, name));
+            let came = hosts
+                .counter(hosts.router(), "extra1", "rx_packets")
+                .unwrap();
+            [forwarded, left, came]
+        };
+        let become_of = |frames: u64| {
+            let before = told();
+            packets(hosts, BEHIND_EXTRA, frames, 5000);
+            hosts.settled().unwrap();
+            let after = told();
+            [0, 1, 2].map(|place| after[place] - before[place])
+        };
+        let [forwarded, left, came] = become_of(1000);
+        assert_eq!((forwarded, left), (0, 1000), "{came} came");
+        assert!(came >= 1000, "{came} came");
+        gro(hosts, "on");
+        eventually("the driver sends", || become_of(100)[0] == 100);
+        gro(hosts, "off");
+        eventually("the kernel sends", || become_of(100)[1] == 100);
+        assert!(become_of(100)[2] >= 100);
+    });
+}
+
+fn add_extra(hosts: &Routed) {
+    let add = "ip link add extra0 type veth peer name extra1";
+    let words = format!(
+        "{add} && ip link set extra0 up && ip link set extra1 up
+         ip addr add 10.99.0.1/24 dev extra0
+         ip neigh replace {BEHIND_EXTRA} lladdr 02:00:00:00:00:99 dev extra0 nud permanent"
+    );
+    said(hosts.router(), &words);
+}
+
 /// Behind an interface that goes.
 const BEHIND_EXTRA: &str = "10.99.0.2";
 
@@ -161,18 +211,9 @@ const BEHIND_EXTRA: &str = "10.99.0.2";
 /// other interfaces go on.
 #[test]
 fn when_an_interface_goes_packets_pass_between_the_others() {
-    let prepare = |hosts: &Routed| {
-        let add = "ip link add extra0 type veth peer name extra1";
-        let words = format!(
-            "{add} && ip link set extra0 up && ip link set extra1 up
-             ip addr add 10.99.0.1/24 dev extra0
-             ip neigh replace {BEHIND_EXTRA} lladdr 02:00:00:00:00:99 dev extra0 nud permanent"
-        );
-        said(hosts.router(), &words);
-    };
     let mut config = config(DataPath::User);
     config.interfaces.push("extra0".to_owned());
-    with_router_of(&config, Sink::Answers, prepare, |hosts, router| {
+    with_router_of(&config, Sink::Answers, add_extra, |hosts, router| {
         eventually_answered(hosts.load(), ANSWERING);
         thread::scope(|scope| {
             let stop = Stop::new();
