@@ -166,10 +166,11 @@ pub(crate) struct KnownFile(pub(crate) PathBuf);
 impl KnownFile {
     /// What was kept; `None` if nothing was.
     pub(crate) fn read(&self) -> Result<Option<KnownSources>, KnownError> {
-        match self.0.parent().filter(|parent| parent.exists()) {
-            Some(directory) => must_be_private(directory)?,
-            None => return Ok(None),
+        let directory = private_file::directory(&self.0);
+        if !directory.exists() {
+            return Ok(None);
         }
+        must_be_private(directory)?;
         let text = match fs::metadata(&self.0).map(|found| found.len()) {
             Ok(bytes) if bytes > BYTES_MAX => {
                 return Err(self.damaged(format!("it has {bytes} bytes")));
@@ -188,15 +189,14 @@ impl KnownFile {
 
     /// Replaces it; on disk when this returns. Makes its directory, if it is missing.
     pub(crate) fn write(&self, known: &KnownSources) -> Result<(), KnownError> {
-        if let Some(directory) = self.0.parent() {
-            let made = DirBuilder::new().mode(0o700).create(directory);
-            if let Err(error) = made
-                && error.kind() != io::ErrorKind::AlreadyExists
-            {
-                return Err(self.file("write", error));
-            }
-            must_be_private(directory)?;
+        let directory = private_file::directory(&self.0);
+        let made = DirBuilder::new().mode(0o700).create(directory);
+        if let Err(error) = made
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(self.file("write", error));
         }
+        must_be_private(directory)?;
         let written = private_file::replace(&self.0, &known.text());
         written.map_err(|source| self.file("write", source))
     }
@@ -292,6 +292,13 @@ mod tests {
         assert!(!refused.contains("chmod"), "{refused}");
         assert!(refused.contains("known-sources-file"), "{refused}");
         assert!(file.write(&kept).is_err());
+    }
+
+    /// It was found at the end alone, and known clients were lost.
+    #[test]
+    fn a_name_without_a_directory_is_in_the_current_one() {
+        let read = |path: &str| format!("{:?}", KnownFile(path.into()).read());
+        assert_eq!(read("known.json"), read("./known.json"));
     }
 
     #[test]

@@ -49,8 +49,28 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(directory(path))?.sync_all()
+}
+
+/// The directory of a file; that of a name alone is the current one.
+#[must_use]
+pub fn directory(path: &Path) -> &Path {
     match path.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("/"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_alone_is_in_the_current_directory() {
+        assert_eq!(directory(Path::new("known.json")), Path::new("."));
+        assert_eq!(directory(Path::new("/known.json")), Path::new("/"));
+        assert_eq!(directory(Path::new("guard/known.json")), Path::new("guard"));
+        sync_directory(Path::new("Cargo.toml")).unwrap();
     }
 }
