@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_kernel::errand::Errand;
 use plimsoll_kernel::error::CallError;
+use plimsoll_kernel::host::may_be_so;
 use plimsoll_kernel::packet_filter;
 use plimsoll_kernel::scheduling::thread_time;
 
@@ -182,7 +183,7 @@ fn legacy() -> Filter {
     let tables = ["ip_tables_names", "ip6_tables_names"];
     let may_be_used = |table| {
         let names = fs::read_to_string(format!("/proc/thread-self/net/{table}"));
-        holds(names, |names| !names.is_empty())
+        may_be_so(names, |names| !names.is_empty())
     };
     if tables.into_iter().any(may_be_used) {
         Filter::NotKnown("legacy iptables has rules, which are not read")
@@ -195,16 +196,7 @@ fn legacy() -> Filter {
 /// (`nf_conntrack_tcp_loose`, `nf_conntrack-sysctl.rst`).
 fn wants_whole_connections() -> bool {
     let setting = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_loose");
-    holds(setting, |setting| setting == "0")
-}
-
-/// Whether it is so by a file of `/proc`, also where that cannot be read: the stack answers then.
-/// Without the file, nobody has what it would tell of.
-fn holds(file: io::Result<String>, is_so: impl FnOnce(&str) -> bool) -> bool {
-    match file {
-        Ok(text) => is_so(text.trim()),
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
-    }
+    may_be_so(setting, |setting| setting == "0")
 }
 
 #[cfg(test)]
@@ -215,22 +207,6 @@ mod tests {
     use plimsoll_kernel::scheduling::thread_time;
 
     use super::*;
-
-    /// A guard that had no descriptor left took the packet filter for harmless.
-    #[test]
-    fn what_cannot_be_read_may_be_so() {
-        let refused = |errno| Err(io::Error::from_raw_os_error(errno));
-        for (file, expected) in [
-            (Ok("0\n"), true),
-            (Ok("1\n"), false),
-            (refused(libc::ENOENT), false),
-            (refused(libc::EMFILE), true),
-        ] {
-            let told = format!("{file:?}");
-            let is_so = holds(file.map(str::to_owned), |text| text == "0");
-            assert_eq!(is_so, expected, "{told}");
-        }
-    }
 
     fn nft(rules: &str) {
         let status = Command::new("nft").arg(rules).status();

@@ -260,9 +260,8 @@ pub(crate) fn parse_nodes(list: &str) -> Option<u32> {
 #[must_use]
 pub fn tracks_connections() -> bool {
     // Without the module there are none.
-    may_be_on(fs::read_to_string(
-        "/proc/sys/net/netfilter/nf_conntrack_count",
-    ))
+    let count = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count");
+    may_be_so(count, |count| count != "0")
 }
 
 /// Whether the kernel has connection tracking now. As a module it comes with the first rule that
@@ -272,11 +271,11 @@ pub fn has_connection_tracking() -> bool {
     Path::new("/sys/module/nf_conntrack").exists()
 }
 
-/// Whether a file of `/proc` holds another number than 0. Also if it cannot be read, but not
-/// where there is none.
-fn may_be_on(setting: io::Result<String>) -> bool {
-    match setting {
-        Ok(setting) => setting.trim() != "0",
+/// Whether it is so by what a file of `/proc` holds. Also if that cannot be read, but not where there
+/// is none: then nobody has what it would tell of.
+pub fn may_be_so(held: io::Result<String>, is_so: impl FnOnce(&str) -> bool) -> bool {
+    match held {
+        Ok(text) => is_so(text.trim()),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
@@ -315,7 +314,8 @@ pub(crate) fn is_raw_reader(line: &str) -> bool {
 /// namespace, for both families. True if `/proc` does not tell: SYNs are the stack's then.
 #[must_use]
 pub fn takes_syn_cookies() -> bool {
-    may_be_on(fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies"))
+    let setting = fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies");
+    may_be_so(setting, |setting| setting != "0")
 }
 
 #[cfg(test)]
@@ -335,19 +335,20 @@ mod tests {
     }
 
     /// A guard that had no descriptor left took SYN cookies for switched off, and discarded SYNs
-    /// that the stack would have answered.
+    /// that the stack would have answered, and the packet filter for harmless.
     #[test]
-    fn a_setting_that_cannot_be_read_may_be_on() {
+    fn what_cannot_be_read_may_be_so() {
         let refused = |errno| Err(io::Error::from_raw_os_error(errno));
-        for (setting, expected) in [
+        for (held, expected) in [
             (Ok("0\n"), false),
             (Ok("1\n"), true),
             (refused(libc::ENOENT), false),
             (refused(libc::EMFILE), true),
             (refused(libc::EACCES), true),
         ] {
-            let told = format!("{setting:?}");
-            assert_eq!(may_be_on(setting.map(str::to_owned)), expected, "{told}");
+            let told = format!("{held:?}");
+            let is_on = may_be_so(held.map(str::to_owned), |setting| setting != "0");
+            assert_eq!(is_on, expected, "{told}");
         }
     }
 
