@@ -118,21 +118,32 @@ fn few_segments_outside_of_the_window_pass_and_all_that_are_of_use() {
     });
 }
 
+/// One of 256 others has its cap together with it, by a hash that nobody foresees: two of three
+/// have none in all but one of 20,000 runs.
 #[test]
 fn what_is_outside_of_one_window_takes_nothing_from_another_connection() {
+    const ROUNDS: u32 = 100;
     guarded(|guard| {
-        let [first, second] = [PEER_PORT, PEER_PORT + 1].map(|port| Connection::from(port, None));
-        let flood = first.segment(GIB, TcpFlags::ACK, &[0; 100]);
-        let lost = second.segment(GIB, TcpFlags::ACK, &[0; 100]);
+        let ports = [0, 1, 2, 3].map(|number| PEER_PORT + number);
+        let connections = ports.map(|port| Connection::from(port, None));
+        let segments = connections.each_ref();
+        let segments = segments.map(|one| one.segment(GIB, TcpFlags::ACK, &[0; 100]));
+        let [flood, lost @ ..] = segments;
+        let mut refused = [0; 3];
         let (admitted, full, ticks) = judged(guard, |guard| {
-            for _ in 0..100 {
-                guard.test_run(&flood, RUNS / 100).unwrap();
-                assert!(guard.test_run(&lost, 1).unwrap().0);
+            for _ in 0..ROUNDS {
+                guard.test_run(&flood, RUNS / ROUNDS).unwrap();
+                for (frame, refused) in lost.iter().zip(&mut refused) {
+                    *refused += u32::from(!guard.test_run(frame, 1).unwrap().0);
+                }
                 thread::sleep(Duration::from_micros(100));
             }
         });
-        assert!(admitted <= OUTSIDE * ticks + 100);
-        assert_eq!(admitted + full, u64::from(RUNS) + 100);
+        let unharmed = refused.iter().filter(|refused| **refused == 0);
+        assert!(unharmed.count() >= 2, "{refused:?}");
+        let offered_by_others = u64::from(ROUNDS * 3);
+        assert!(admitted <= OUTSIDE * ticks + offered_by_others);
+        assert_eq!(admitted + full, u64::from(RUNS) + offered_by_others);
     });
 }
 
