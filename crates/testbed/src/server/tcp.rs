@@ -121,3 +121,17 @@ fn accept_each<C: Connection>(
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_nothing_is_waited_for_less_while_all_places_are_taken() {
+        let open = AtomicUsize::new(1);
+        let places = Places { open, most: 2 };
+        let alone = places.patience();
+        places.open.store(2, Ordering::Relaxed);
+        assert_eq!([alone, places.patience()].map(|one| one.as_secs()), [30, 5]);
+    }
+}
