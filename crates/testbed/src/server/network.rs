@@ -72,8 +72,20 @@ pub(super) enum Network {
 /// What a socket's channel holds, and its ring: as much as a kernel's socket with 4 MiB,
 /// where a frame that XDP redirected is accounted as a page and the kernel doubles the size.
 const CHANNEL_FRAMES: u32 = 2048;
+/// Payload of a full segment on Ethernet.
+const SEGMENT_BYTES: usize = 1460;
+/// What a connection's channel holds at most: memory for all of them is taken beforehand.
+const SEGMENTS_MAX: usize = 1024;
 /// A server and its bystander have one each.
 const CHANNELS: u32 = 8;
+
+/// Segments that may wait of a connection with such buffers: as many as one buffer sends, since the
+/// peer may acknowledge each. Where the last acknowledgements find no room, the connection stands
+/// still until its timer.
+fn channel_segments(buffer_bytes: usize) -> u32 {
+    let sent = (buffer_bytes / SEGMENT_BYTES).min(SEGMENTS_MAX) as u32;
+    sent.max(TcpConfig::default().channel_segments)
+}
 
 impl Network {
     pub(super) fn open(config: &Config) -> Result<Self, Error> {
@@ -88,6 +100,7 @@ impl Network {
                 // Those that wait to be accepted, and the listener, have a place each.
                 connections_max: u32::from(config.connections) + BACKLOG as u32 + 1,
                 buffer_bytes: config.buffer_bytes(),
+                channel_segments: channel_segments(config.buffer_bytes()),
                 pacing: config.pace.map(Pace::of_stack).unwrap_or_default(),
                 ..TcpConfig::default()
             },
@@ -216,4 +229,16 @@ fn has_ipv6() -> bool {
     let (kind, flags) = (SockType::Datagram, SockFlag::SOCK_CLOEXEC);
     let tried = socket(AddressFamily::Inet6, kind, flags, None);
     !matches!(tried, Err(Errno::EAFNOSUPPORT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a channel of 64 some transfers with a buffer of 1 MiB stood still for a second.
+    #[test]
+    fn a_channel_holds_an_acknowledgement_of_each_segment_that_a_buffer_sends() {
+        let held = [2048, 64 << 10, 1 << 20, 1 << 30].map(channel_segments);
+        assert_eq!(held, [64, 64, 718, 1024]);
+    }
 }
