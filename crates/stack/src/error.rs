@@ -20,9 +20,6 @@ pub enum Error {
         /// The capabilities it takes.
         capability: &'static str,
     },
-    /// There is no such interface.
-    #[error("there is no interface {0}: `ip link` lists those of this network namespace")]
-    NoSuchInterface(String),
     /// The interface has no such receive queue.
     #[error(
         "{interface} has no receive queue {queue}: `ethtool -l {interface}` tells how many it has"
@@ -100,15 +97,14 @@ pub enum Error {
 
 impl Error {
     /// The exit code of a command that ends by it: 1 failed, 2 used wrongly, 3 this
-    /// host lacks something (a privilege, an interface, a feature).
+    /// host lacks something (a privilege, a feature).
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config { .. } | Self::KernelsAddress { .. } => USED_WRONGLY,
-            Self::NotPermitted { .. }
-            | Self::NoSuchInterface(_)
-            | Self::NoSuchQueue { .. }
-            | Self::Unsupported { .. } => LACKS,
+            Self::NotPermitted { .. } | Self::NoSuchQueue { .. } | Self::Unsupported { .. } => {
+                LACKS
+            }
             Self::Kernel(error) => error.exit_code(),
             Self::Busy { .. } | Self::MtuTooLarge { .. } | Self::Io { .. } => FAILED,
         }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use plimsoll_kernel::error::NoSuchInterface;
 use plimsoll_kernel::{link, namespace};
 
 use crate::device::Mac;
@@ -47,17 +48,20 @@ fn ask(name: &str, what: libc::Ioctl) -> Result<libc::ifreq, Error> {
     }
     let error = io::Error::last_os_error();
     Err(match error.raw_os_error() {
-        Some(libc::ENODEV) => Error::NoSuchInterface(name.to_owned()),
+        Some(libc::ENODEV) => missing(name),
         _ => Error::io(format!("ask about {name}"))(error),
     })
 }
 
+fn missing(name: &str) -> Error {
+    let interface = name.to_owned();
+    NoSuchInterface { interface }.into()
+}
+
 /// Its number in this network namespace.
 pub(crate) fn index(name: &str) -> Result<u32, Error> {
-    let answer = ask(name, libc::SIOCGIFINDEX)?;
-    // SAFETY: SIOCGIFINDEX fills this member.
-    let index = unsafe { answer.ifr_ifru.ifru_ifindex };
-    Ok(index.cast_unsigned())
+    request(name)?;
+    Ok(link::index(name)?)
 }
 
 /// Its MTU in bytes.
@@ -140,6 +144,8 @@ impl KernelBeside {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_kernel::error::FAILED;
+
     use super::*;
 
     #[test]
@@ -148,8 +154,11 @@ mod tests {
             assert!(matches!(index(name), Err(Error::Config { .. })), "{name:?}");
         }
         let missing = index("no-such-if0").unwrap_err();
-        assert!(matches!(missing, Error::NoSuchInterface(_)), "{missing}");
-        assert!(missing.is_missing());
+        assert_eq!(
+            missing.to_string(),
+            super::missing("no-such-if0").to_string()
+        );
+        assert_eq!(missing.exit_code(), FAILED, "it may come yet");
     }
 
     #[test]

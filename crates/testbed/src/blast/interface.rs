@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use nix::ifaddrs::getifaddrs;
-use nix::net::if_::{InterfaceFlags, if_nametoindex};
+use nix::net::if_::InterfaceFlags;
 
 use plimsoll_kernel::link;
 use plimsoll_kernel::namespace::NETNS_DIR;
@@ -40,8 +40,7 @@ impl Interface {
                  unless interface and destination are both named and foreign interfaces allowed",
             ));
         }
-        let index =
-            if_nametoindex(name.as_str()).map_err(Error::io(format!("find interface {name}")))?;
+        let index = link::index(name)?;
         let (flags, mac) = look_up(name)?;
         if !flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING) {
             return Err(unfit("it is down, or has no carrier"));

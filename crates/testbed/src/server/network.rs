@@ -183,9 +183,7 @@ fn start_af_xdp(interface: &str, config: &Config, mut stack: StackConfig) -> Res
 
 /// The addresses that the kernel has on `interface`.
 fn addresses_of(interface: &str) -> Result<Vec<IpNet>, Error> {
-    // As opening it would say.
-    let missing = |_| plimsoll_stack::Error::NoSuchInterface(interface.to_owned());
-    link::index(interface).map_err(missing)?;
+    link::index(interface)?;
     let all = getifaddrs().map_err(Error::io("list addresses"))?;
     let of_interface = all.filter(|entry| entry.interface_name == interface);
     let nets = of_interface.filter_map(|entry| {
