@@ -72,11 +72,21 @@ pub(crate) fn mtu(name: &str) -> Result<usize, Error> {
     Ok(usize::try_from(mtu).unwrap_or(0))
 }
 
-/// Its Ethernet address.
-pub(crate) fn mac(name: &str) -> Result<Mac, Error> {
+/// Its kind, and its address of that kind.
+fn hardware(name: &str) -> Result<libc::sockaddr, Error> {
     let answer = ask(name, libc::SIOCGIFHWADDR)?;
     // SAFETY: SIOCGIFHWADDR fills this member.
-    let address = unsafe { answer.ifr_ifru.ifru_hwaddr };
+    Ok(unsafe { answer.ifr_ifru.ifru_hwaddr })
+}
+
+/// Whether all that it sends comes back to this host.
+pub(crate) fn is_loopback(name: &str) -> Result<bool, Error> {
+    Ok(hardware(name)?.sa_family == libc::ARPHRD_LOOPBACK)
+}
+
+/// Its Ethernet address.
+pub(crate) fn mac(name: &str) -> Result<Mac, Error> {
+    let address = hardware(name)?;
     if address.sa_family != libc::ARPHRD_ETHER {
         return Err(Error::Unsupported {
             what: name.to_owned(),
@@ -165,6 +175,7 @@ mod tests {
     fn loopback_is_there_and_is_no_ethernet() {
         assert!(index("lo").unwrap() > 0);
         assert!(mtu("lo").unwrap() > 1500);
+        assert!(is_loopback("lo").unwrap());
         assert!(matches!(mac("lo"), Err(Error::Unsupported { .. })));
     }
 }

@@ -57,7 +57,7 @@ pub(super) struct Copied {
 #[derive(Debug)]
 struct Unfiltered {
     ifindex: u32,
-    outgoing: bool,
+    with_sent: bool,
     before: u64,
     filtered: u64,
 }
@@ -165,7 +165,8 @@ impl Copied {
             ..MonitorConfig::default()
         };
         let monitor = PacketMonitor::open(&config.interface, &monitor)?;
-        let filtered_by_kernel = in_kernel.map(|_| Unfiltered::begin(config)).transpose()?;
+        let begin = |_| Unfiltered::begin(&config.interface, monitor.sees_sent());
+        let filtered_by_kernel = in_kernel.map(begin).transpose()?;
         Ok(Self {
             monitor,
             filtered_by_kernel,
@@ -222,15 +223,14 @@ fn put_back<'a>(
 }
 
 impl Unfiltered {
-    fn begin(config: &CaptureConfig) -> Result<Self, Error> {
-        let ifindex =
-            plimsoll_kernel::link::index(&config.interface).map_err(|error| Error::Io {
-                action: "find the interface",
-                source: io::Error::other(error),
-            })?;
+    fn begin(interface: &str, with_sent: bool) -> Result<Self, Error> {
+        let ifindex = plimsoll_kernel::link::index(interface).map_err(|error| Error::Io {
+            action: "find the interface",
+            source: io::Error::other(error),
+        })?;
         let mut begun = Self {
             ifindex,
-            outgoing: config.outgoing,
+            with_sent,
             before: 0,
             filtered: 0,
         };
@@ -243,7 +243,7 @@ impl Unfiltered {
 
     fn read(&self) -> io::Result<u64> {
         let own = Interfaces::read(self.ifindex)?.own;
-        Ok(own.received + if self.outgoing { own.sent } else { 0 })
+        Ok(own.received + if self.with_sent { own.sent } else { 0 })
     }
 
     /// What the interface counted beside what passed, merged frames included. Read at about the

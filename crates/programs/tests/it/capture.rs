@@ -1,5 +1,6 @@
 //! The monitor on a real link. Needs root. What a user sees of it is in the command's tests.
 
+use std::net::UdpSocket;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
@@ -38,6 +39,36 @@ fn blast(testbed: &Testbed, rate_pps: u64, frames: u64) -> Report {
     };
     let run = || Blast::load(&spec)?.run(&Stop::new());
     load.run_on_cpu(run).unwrap().unwrap()
+}
+
+/// tcpdump shows them, and each once. It was refused, since loopback is no Ethernet.
+#[test]
+fn packets_of_loopback_are_captured_once() {
+    let testbed = testbed();
+    for filter in ["udp dst port 9", ""] {
+        let config = CaptureConfig {
+            filter: filter.to_owned(),
+            ..CaptureConfig::new("lo", Output::File("/dev/null".into()))
+        };
+        let sent = || {
+            let capture = Capture::open(&config).expect("the capture opens");
+            let taker = UdpSocket::bind("127.0.0.1:9").unwrap();
+            let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+            for _ in 0..20 {
+                sender.send_to(b"here", "127.0.0.1:9").unwrap();
+            }
+            // To another port: nobody has it, so an answer comes back.
+            sender.send_to(b"there", "127.0.0.1:10").unwrap();
+            drop(taker);
+            let over = AtomicBool::new(true);
+            capture.run(&over)
+        };
+        let (summary, ended) = testbed.test().run(sent).unwrap();
+        ended.expect("nothing failed");
+        let counts = summary.counts;
+        let expected = if filter.is_empty() { (22, 0) } else { (20, 2) };
+        assert_eq!((counts.recorded, counts.filtered), expected, "{summary:?}");
+    }
 }
 
 /// A capture that is far behind when its end comes: a large ring holds several hundred

@@ -92,6 +92,7 @@ pub struct MonitorCounts {
 pub struct PacketMonitor {
     ring: Ring,
     socket: OwnedFd,
+    sees_sent: bool,
     counts: MonitorCounts,
 }
 
@@ -100,13 +101,18 @@ impl PacketMonitor {
     ///
     /// # Errors
     ///
-    /// There is no such interface, it is not Ethernet, this process lacks
+    /// There is no such interface, it is neither Ethernet nor loopback, this process lacks
     /// `CAP_NET_RAW`, or the kernel refuses the filter or so large a ring.
     pub fn open(name: &str, config: &MonitorConfig) -> Result<Self, Error> {
         let index = interface::index(name)?;
-        interface::mac(name)?;
+        // Its frames have Ethernet's header too. Each is sent and received: once is enough.
+        let is_loopback = interface::is_loopback(name)?;
+        if !is_loopback {
+            interface::mac(name)?;
+        }
+        let sees_sent = config.outgoing && !is_loopback;
         let socket = ring::open_socket()?;
-        if !config.outgoing {
+        if !sees_sent {
             ring::set(&socket, libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
         }
         let geometry = Geometry {
@@ -123,8 +129,16 @@ impl PacketMonitor {
         Ok(Self {
             ring,
             socket,
+            sees_sent,
             counts: MonitorCounts::default(),
         })
+    }
+
+    /// Whether it sees what this host sends: if that was asked for, but for loopback, where all
+    /// that is sent is received.
+    #[must_use]
+    pub const fn sees_sent(&self) -> bool {
+        self.sees_sent
     }
 
     /// Shows up to `max` packets to `each`; returns how many there were.
