@@ -373,6 +373,17 @@ mod tests {
         assert_eq!(left_out, [others.as_str(); 2]);
     }
 
+    /// It added up what all hosts had that a Prometheus server watches.
+    #[test]
+    fn the_dashboard_shows_the_hosts_that_are_chosen() {
+        let dashboard = include_str!("../../../dashboards/guard.json");
+        let asked = dashboard.matches("plimsoll_guard_").count();
+        let chosen = |series: &str| dashboard.matches(series).count();
+        // The choice itself lists all of them.
+        assert_eq!(chosen("{instance=~\\\"$instance\\\"") + 1, asked);
+        assert!(chosen("label_values(plimsoll_guard_uptime_seconds, instance)") > 0);
+    }
+
     #[test]
     fn addresses_survive_the_mapped_form() {
         for text in ["0.0.0.0", "198.18.0.2", "::", "2001:db8::1"] {
