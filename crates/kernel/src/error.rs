@@ -90,7 +90,18 @@ pub fn remedy(action: &str, source: &io::Error) -> String {
     remedy_of(action, errno(source))
 }
 
-/// The same where the call was to open, read or write a file.
+/// The same where the call was to read a file.
+#[must_use]
+pub fn read_remedy(source: &io::Error) -> String {
+    match errno(source) {
+        Some(Errno::ENOENT | Errno::ENOTDIR | Errno::EISDIR) => {
+            " (name a file that exists)".to_owned()
+        }
+        _ => file_remedy(source),
+    }
+}
+
+/// The same where the call was to make or write a file.
 #[must_use]
 pub fn file_remedy(source: &io::Error) -> String {
     let remedy = match errno(source) {
@@ -98,7 +109,7 @@ pub fn file_remedy(source: &io::Error) -> String {
             "give this user the right to it, take another path, or run as root"
         }
         Some(Errno::ENOENT | Errno::ENOTDIR | Errno::EISDIR) => {
-            "name a file that exists, or a new one in a directory that does"
+            "name a file in a directory that exists"
         }
         Some(Errno::ENOSPC | Errno::EDQUOT) => "free space there, or take another path",
         Some(Errno::EFBIG) => "take shorter files, or raise their limit: `ulimit -f`",
@@ -300,7 +311,7 @@ mod tests {
     fn a_file_that_is_refused_says_its_remedy() {
         for (number, remedy) in [
             (Errno::EACCES, "run as root"),
-            (Errno::ENOENT, "a file that exists"),
+            (Errno::ENOENT, "a directory that exists"),
             (Errno::ENOSPC, "free space"),
             (Errno::EFBIG, "`ulimit -f`"),
             (Errno::EROFS, "can be written"),
@@ -310,6 +321,12 @@ mod tests {
             let said = file_remedy(&answer(number));
             assert!(said.contains(remedy), "{said}");
         }
+        // It had been told that it may name a new one.
+        assert_eq!(
+            read_remedy(&answer(Errno::ENOENT)),
+            " (name a file that exists)"
+        );
+        assert!(read_remedy(&answer(Errno::EACCES)).contains("run as root"));
     }
 
     /// Where it is written is a constant: nobody can take another path.

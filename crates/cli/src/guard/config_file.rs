@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::ValueRange;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Command};
-use plimsoll_kernel::error::file_remedy;
+use plimsoll_kernel::error::read_remedy;
 use plimsoll_kernel::scheduling::Priority;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -45,7 +45,7 @@ impl Fails for ConfigFileError {
 
 /// There is none, or it cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read {}, which --config names{}", path.display(), file_remedy(.source))]
+#[error("cannot read {}, which --config names{}", path.display(), read_remedy(.source))]
 pub(crate) struct Unreadable {
     path: PathBuf,
     source: io::Error,

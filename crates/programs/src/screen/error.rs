@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use plimsoll_kernel::error::{FAILED, USED_WRONGLY, file_remedy, remedy};
+use plimsoll_kernel::error::{FAILED, USED_WRONGLY, read_remedy, remedy};
 
 use super::Counts;
 use crate::filter::FilterError;
@@ -21,7 +21,7 @@ pub enum Error {
         allowed: &'static str,
     },
     /// A file of rules cannot be read.
-    #[error("cannot read {path}{}", file_remedy(.source))]
+    #[error("cannot read {path}{}", read_remedy(.source))]
     Read {
         /// The file.
         path: PathBuf,
