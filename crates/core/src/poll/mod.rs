@@ -147,6 +147,8 @@ pub struct Poller {
     /// A receive turn was given in this round.
     received: bool,
     receive_after: Instant,
+    /// From a round's end to the end of its gap.
+    rests: bool,
     clock: Clock,
 }
 
@@ -182,6 +184,7 @@ impl Poller {
             last: Slot::LAST,
             received: false,
             receive_after: Instant::ZERO,
+            rests: false,
             clock: Clock {
                 running: matches!(config.initiation, Initiation::Clock { .. }),
                 tick_at: now,
@@ -415,14 +418,19 @@ impl Poller {
     }
 
     /// The first slot after the last one served; a new round begins where the
-    /// old one ends.
+    /// old one ends, and wherever transmit turns of the gap have got to.
     fn next_slot(&mut self, now: Instant) -> Option<Slot> {
+        if self.rests && now >= self.receive_after {
+            self.rests = false;
+            self.last = Slot::LAST;
+        }
         let candidates = self.candidates(now);
         if let Some(slot) = candidates.after(self.last) {
             return Some(slot);
         }
         if core::mem::take(&mut self.received) && !self.config.receive_gap.is_zero() {
             self.receive_after = now + self.config.receive_gap;
+            self.rests = true;
             return self.candidates(now).first();
         }
         candidates.first()

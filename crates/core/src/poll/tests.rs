@@ -367,6 +367,30 @@ fn the_gap_holds_back_receiving_but_not_transmission() {
     );
 }
 
+/// Completions of the first source alone filled each gap. What came after them had the next
+/// round, and its receive direction was never reached.
+#[test]
+fn a_gap_ends_with_the_first_source_s_turn() {
+    let config = PollerConfig {
+        receive_gap: MS,
+        ..PollerConfig::default()
+    };
+    let (mut poller, sources) = poller_with(config, &[SEPARATE, SEPARATE]);
+    let _ = poller.on_interrupt(sources[0], Directions::BOTH);
+    let _ = poller.on_interrupt(sources[1], Directions::RECEIVE);
+    let mut received = [0; 2];
+    for micros in 0..10_000 {
+        let turn = poller
+            .poll_next(Instant::from_nanos(micros * 1000))
+            .unwrap();
+        if turn.direction == Direction::Receive {
+            received[turn.source.index()] += 1;
+        }
+        let _ = poller.on_turn_done(turn, 8, true);
+    }
+    assert_eq!(received, [10, 10]);
+}
+
 #[test]
 fn a_clock_looks_once_per_period_and_uses_no_interrupts() {
     let initiation = Initiation::Clock { period: MS };
