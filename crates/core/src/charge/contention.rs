@@ -50,7 +50,8 @@ impl Contention {
         self.network_ns = kept(self.network_ns) + network_ns;
         self.contended_ns = kept(self.contended_ns) + contended_ns;
         let least = if self.is_wanted { UNWANTED } else { WANTED };
-        self.is_wanted = self.network_ns > 0 && self.contended_ns >= least.of(self.network_ns);
+        // Of a nanosecond half is nothing.
+        self.is_wanted = self.contended_ns > 0 && self.contended_ns >= least.of(self.network_ns);
     }
 
     /// Others want the CPU.
@@ -112,6 +113,17 @@ mod tests {
             assert!(seen(&[burst, (network, network, 5)]).is_wanted());
             assert!(!seen(&[burst, (network, 0, 100)]).is_wanted());
             assert!(!seen(&[long, (network, 0, 300)]).is_wanted());
+        }
+    }
+
+    /// What is left of the last second's time on receiving passes one nanosecond on its way to
+    /// none, and half of that is nothing.
+    #[test]
+    fn a_cpu_that_nobody_waits_for_is_not_wanted_while_receiving_is_forgotten() {
+        let mut contention = seen(&[(9, 0, 100)]);
+        for interval in 0..10_000 {
+            contention.on_interval(MS * 10, Duration::ZERO, Duration::ZERO);
+            assert!(!contention.is_wanted(), "{interval}");
         }
     }
 
