@@ -116,7 +116,8 @@ const CREDIT_STEP_PARTS: u32 = 32;
 /// Intervals without an overflow between two such steps. A step each tenth interval
 /// of 10 ms: the credit is back 2.4 s after the last overflow.
 const CREDIT_BACKOFF: u32 = 9;
-/// No ring makes a holdoff shorter: it would be over before a run ends.
+/// No ring makes a holdoff shorter, where the device has longer ones: it would be over before a run
+/// ends.
 const SHORTEST: Duration = Duration::from_micros(5);
 
 /// How the host receives.
@@ -451,6 +452,6 @@ impl Governor {
         let (part, whole) = (self.config.fill.as_ppm(), self.config.fill_max.as_ppm());
         let easy = most * u64::from(part) / u64::from(whole);
         let wanted = holdoff(easy).max(min).min(holdoff(most));
-        wanted.clamp(SHORTEST, max)
+        wanted.max(SHORTEST).min(max)
     }
 }

@@ -38,6 +38,22 @@ fn the_holdoff_falls_when_the_ring_overflows_and_recovers() {
     assert!(run.governor.setting().holdoff * 20 >= before * 19);
 }
 
+/// Shorter than a run takes, as all of this device's are.
+#[test]
+fn a_device_that_has_short_holdoffs_only_gets_its_longest() {
+    let us = Duration::from_micros;
+    let mut run = Run::new(GovernorConfig {
+        holdoff: HoldoffRange {
+            min: us(1),
+            max: us(4),
+            step: us(1),
+        },
+        ..GovernorConfig::default()
+    });
+    run.offer(1_000_000, SECOND, Mode::Overload).unwrap();
+    assert_eq!(run.governor.setting().holdoff, us(4));
+}
+
 #[test]
 fn after_overflows_the_holdoff_recovers_step_by_step() {
     let mut run = Run::new(GovernorConfig::default());
