@@ -270,7 +270,7 @@ struct Queue {
     state: State,
     /// Timeouts since the consumer last took a packet.
     timeouts: u32,
-    /// When it last took one, or when the queue last became non-empty.
+    /// When it last took one, or when the queue last became non-empty; at first, never.
     progress_at: Instant,
 }
 
@@ -345,7 +345,7 @@ impl Feedback {
             sources,
             state: State::Flowing,
             timeouts: 0,
-            progress_at: Instant::ZERO,
+            progress_at: Instant::MAX,
         };
         let change = self.recount(sources, |count| count.queues += 1);
         Ok((QueueId(index as u32), change))
@@ -368,7 +368,7 @@ impl Feedback {
     pub fn on_enqueue(&mut self, queue: QueueId, occupancy: u32, now: Instant) -> Change {
         let stall = self.config.stall;
         let state = &mut self.queues[queue.0 as usize];
-        if occupancy <= 1 {
+        if occupancy <= 1 || state.progress_at == Instant::MAX {
             state.progress_at = now;
         }
         let stalled = stall.is_some_and(|stall| now.saturating_since(state.progress_at) >= stall);

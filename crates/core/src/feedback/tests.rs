@@ -187,6 +187,18 @@ fn a_slow_consumer_inhibits_again_with_the_next_packet_after_the_timeout() {
     }
 }
 
+#[test]
+fn each_inhibition_has_a_timeout_of_its_own() {
+    let queues: [(Watermarks, &[usize]); 2] = [(of_32(), &[0]), (of_32(), &[1])];
+    let (mut feedback, queues) = feedback(FeedbackConfig::default(), &queues);
+    let half = FeedbackConfig::default().timeout / 2;
+    let _ = feedback.on_enqueue(queues[0], 24, tick(0));
+    let _ = feedback.on_enqueue(queues[1], 24, tick(0) + half);
+    assert_eq!(feedback.poll_timeout(tick(1)), allow(&[0]));
+    assert_eq!(feedback.next_timeout(), Some(tick(1) + half));
+    assert_eq!(feedback.poll_timeout(tick(1) + half), allow(&[1]));
+}
+
 /// Ticks of `ticks` in which the others on its source can receive, while the
 /// consumer of one full queue takes nothing and packets for it keep coming.
 fn ticks_left_to_others(reprieve_doublings: u32, ticks: u32) -> u32 {
@@ -251,6 +263,19 @@ fn no_progress_inhibits_a_queue_that_is_not_full() {
     assert_eq!(feedback.on_enqueue(queues[0], 2, tick(106)), Change::NONE);
     assert_eq!(feedback.on_enqueue(queues[0], 3, tick(107)), inhibit(&[0]));
     assert_eq!(feedback.on_dequeue(queues[0], 2, tick(107)), allow(&[0]));
+}
+
+/// Its consumer seemed to have taken nothing since the clock began.
+#[test]
+fn a_queue_whose_first_packets_come_together_has_made_progress() {
+    let stall = Some(FeedbackConfig::default().timeout * 4);
+    let config = FeedbackConfig {
+        stall,
+        ..FeedbackConfig::default()
+    };
+    let (mut feedback, queues) = feedback(config, &[(of_32(), &[0])]);
+    assert_eq!(feedback.on_enqueue(queues[0], 2, tick(100)), Change::NONE);
+    assert_eq!(feedback.on_enqueue(queues[0], 4, tick(104)), inhibit(&[0]));
 }
 
 #[test]
