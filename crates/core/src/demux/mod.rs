@@ -41,8 +41,9 @@
 //!    follows) are other; any of those five is other if eight have been walked
 //!    already; a header that is longer than what is left is malformed, and so
 //!    is an authentication header whose length field is 0, which is less than
-//!    its fixed part; a second fragment header is other. Behind the fragment
-//!    header of a later fragment (offset not 0) nothing is walked.
+//!    its fixed part; a routing header with segments left is other, since the
+//!    packet is for the next of these; so is a second fragment header. Behind
+//!    the fragment header of a later fragment (offset not 0) nothing is walked.
 //! 7. **Fragments.** IPv4: "more fragments" or an offset. IPv6: a fragment
 //!    header with either; one with neither (an atomic fragment, RFC 6946)
 //!    changes nothing.
