@@ -391,6 +391,15 @@ mod tests {
         assert_eq!(host.aggregation.interval(), before / 2);
     }
 
+    /// What two trigger states in a row find did not come within a nanosecond.
+    #[test]
+    fn polls_closer_than_the_shortest_interval_count_as_that_far_apart() {
+        let mut aggregation = aggregation(5);
+        aggregation.on_idle_cpus(Instant::ZERO, 0);
+        aggregation.on_poll(Instant::from_nanos(1), 5);
+        assert_eq!(aggregation.interval(), micros(15));
+    }
+
     #[test]
     fn an_idle_cpu_means_interrupts_and_none_means_polling() {
         let mut aggregation = aggregation(5);

@@ -433,6 +433,20 @@ mod tests {
         }
     }
 
+    /// A step is as good, two are worse: then nothing is tried for a while.
+    #[test]
+    fn a_tie_after_a_loss_ends_the_search() {
+        let mut quota = Quota::new(QuotaConfig::default()).unwrap();
+        let mut trials = 0;
+        for _ in 0..4000 {
+            let away = quota.packets().abs_diff(8);
+            trials += u32::from(away > 0);
+            quota.on_interval(if away > 1 { 500_000 } else { 1_000_000 }, true);
+        }
+        // Three trials on each side, 16 intervals long, then 64 of rest.
+        assert!(trials < 4000 * 32 / 100, "{trials}");
+    }
+
     #[test]
     fn noise_is_not_taken_for_a_lead() {
         let mut quota = Quota::new(QuotaConfig::default()).unwrap();

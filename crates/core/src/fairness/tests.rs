@@ -460,6 +460,28 @@ fn what_a_flood_has_taught_is_forgotten() {
     assert!(got.part(0) > 0.9999, "{}", got.part(0));
 }
 
+/// A flood has paused, and all that comes is in profile.
+#[test]
+fn without_a_discard_the_share_does_not_fall() {
+    let mut share = Share::default();
+    share.on_discarded(1000);
+    let mut levels = Vec::new();
+    for tick in 1000..1100 {
+        share.on_tick(tick);
+        assert!(
+            share.on_room(true, tick),
+            "a pause of less than half a second"
+        );
+        levels.push(share.level());
+        (0..100).for_each(|_| {
+            share.on_used();
+            share.on_admitted();
+        });
+    }
+    // An epoch that began before the discard may have moved it.
+    assert_eq!(levels[20..], [levels[20]; 80]);
+}
+
 /// Without the secret nobody can aim: of many addresses chosen to collide under one
 /// key, no more than chance has it collide under another.
 #[test]

@@ -216,7 +216,7 @@ mod tests {
     use std::net::SocketAddr;
     use std::vec::Vec;
 
-    use plimsoll_packets::frame::Packet;
+    use plimsoll_packets::frame::{Extension, Fragment, Packet};
     use proptest::prelude::*;
 
     use super::*;
@@ -238,6 +238,23 @@ mod tests {
         tagged.splice(12..12, [0x81, 0, 0, 7]);
         assert_eq!(headers_bytes(&tagged), 14 + 4 + 20 + 8);
         assert_eq!(headers_bytes(&v4[..30]), 14, "an incomplete header is none");
+    }
+
+    /// Its payload looked like headers.
+    #[test]
+    fn a_later_fragment_has_no_headers_behind_the_fragment_s() {
+        let later = Fragment {
+            id: 7,
+            offset: 1480,
+            more: false,
+        };
+        let [from, to] = ["2001:db8::1", "2001:db8::2"].map(|address| address.parse().unwrap());
+        let options = Extension::Options {
+            number: 0,
+            units: 0,
+        };
+        let packet = Packet::new(from, to).fragment(later).extension(options);
+        assert_eq!(headers_bytes(&packet.udp(1, 2, &[0; 100])), 14 + 40 + 8);
     }
 
     #[test]

@@ -214,6 +214,43 @@ fn losses_that_no_step_makes_smaller_cost_little_for_long() {
     assert!(full > 5_900, "{full}");
 }
 
+#[test]
+fn a_step_that_has_paid_is_kept_when_the_next_has_not() {
+    let (mut control, mut now) = (control(), Instant::ZERO);
+    let lost = |fidelity| match fidelity {
+        Fidelity::Sampled { .. } => 20,
+        _ => 50,
+    };
+    let changes = with_losses(&mut control, &mut now, SECOND, lost);
+    let back = changes.iter().find(|change| change.why == Why::NoGain);
+    let [first, second] = [1, 2].map(|one_in_log2| Fidelity::Sampled { one_in_log2 });
+    let back = back.map(|change| (change.from, change.to));
+    assert_eq!(back, Some((second, first)));
+}
+
+/// How long after steps that have not paid one is tried again.
+fn retried_after(control: &mut FidelityControl, now: &mut Instant) -> Duration {
+    let mut failed = None;
+    loop {
+        for change in with_losses(control, now, MS, |_| 50) {
+            match (change.why, failed) {
+                (Why::NoGain, _) => failed = Some(*now),
+                (Why::Losses, Some(at)) => return now.saturating_since(at),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn after_a_long_calm_losses_are_taken_as_at_first() {
+    let (mut control, mut now) = (control(), Instant::ZERO);
+    let first = retried_after(&mut control, &mut now);
+    assert!((SECOND..SECOND + MS * 200).contains(&first), "{first:?}");
+    let _ = with_losses(&mut control, &mut now, SECOND * 60, |_| 0);
+    assert_eq!(retried_after(&mut control, &mut now), first);
+}
+
 /// A step back that fails is tried ever more seldom, as with the queue.
 #[test]
 fn a_load_between_two_steps_makes_no_oscillation() {

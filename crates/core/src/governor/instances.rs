@@ -369,7 +369,7 @@ mod tests {
         let mut instances = Instances::new();
         overload(&mut instances, &[(11, 3_000), (12, 1_000)]);
         let frames = seen(&[(11, 3_000), (12, 0)]);
-        instances.on_interval(Mode::Overload, &frames, 500, INTERVAL);
+        instances.on_interval(Mode::Overload, &frames, 5_000, INTERVAL);
         assert!(rates(&instances)[1].2 < 100_000, "it brings nothing");
     }
 

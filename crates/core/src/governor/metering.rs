@@ -315,6 +315,13 @@ mod tests {
         spent.on_unmetered(us(100));
         let grown = spent.unmetered() - us(40);
         assert!((us(100)..us(101)).contains(&grown), "{grown:?}");
+        let before = spent.unmetered();
+        for _ in 0..30 {
+            spent.on_metered(us(300_000), us(100_000));
+        }
+        spent.on_unmetered(us(100));
+        let grown = spent.unmetered() - before;
+        assert!(grown > us(270), "what was before is forgotten: {grown:?}");
     }
 
     fn any_signs() -> impl Strategy<Value = Signs> {

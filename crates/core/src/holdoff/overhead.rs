@@ -172,6 +172,11 @@ mod tests {
             calibration.on_window(window(100, 9)).unwrap();
         }
         assert_eq!(calibration.overhead(), Some(Duration::from_micros(4)));
+        // The newest half and one more decide.
+        for _ in 0..=OverheadCalibration::WINDOWS_MAX / 2 {
+            calibration.on_window(window(100, 21)).unwrap();
+        }
+        assert_eq!(calibration.overhead(), Some(Duration::from_micros(16)));
     }
 
     #[test]

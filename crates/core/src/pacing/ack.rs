@@ -317,6 +317,17 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_of_the_sender_ends_a_burst_of_acks() {
+        let mut spacer = spacer();
+        let mut ack = |nanos| spacer.on_ack(Instant::from_nanos(NOW + nanos), 2);
+        let burst: Vec<AckRelease> = (1..=3).map(&mut ack).collect();
+        assert!(matches!(burst[2], AckRelease::Paced(_)));
+        spacer.on_idle();
+        let next = Instant::from_nanos(NOW + 1000 * MILLI);
+        assert_eq!(spacer.on_ack(next, 2), AckRelease::AtOnce);
+    }
+
+    #[test]
     fn extreme_times_and_counts_do_not_overflow() {
         let config = AckSpacingConfig {
             averaging: AVERAGING_MAX,

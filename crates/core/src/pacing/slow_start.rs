@@ -399,6 +399,24 @@ mod tests {
         assert_eq!(start.window(), None);
     }
 
+    #[test]
+    fn a_quarter_of_longer_round_trips_confirms_a_queue() {
+        // Nine look like one. Of the 39 others that are measured a quarter decides.
+        for (longer, is_queue) in [(9 + 8, false), (9 + 9, true)] {
+            let mut start = SlowStart::default();
+            let now = round(&mut start, 0, 32, 100_000, 10);
+            for _ in 0..64 {
+                start.on_sent(SEGMENT, at(now));
+            }
+            for number in 0..64 {
+                let late = if number < longer { 13_000 } else { 0 };
+                start.on_acknowledged(SEGMENT, SEGMENT, at(now + 100_000 + late));
+            }
+            round(&mut start, now + 120_000, 1, 100_000, 0);
+            assert_eq!(start.window().is_some(), is_queue, "{longer} of 64");
+        }
+    }
+
     /// However many segments one acknowledgement is for.
     #[test]
     fn round_trips_are_taken_all_over_a_flight() {

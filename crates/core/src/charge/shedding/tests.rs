@@ -178,6 +178,16 @@ fn the_flood_pays_and_the_others_get_all_they_ask_for() {
     assert!(admitted[1] > 900, "the rest is the flood's: {admitted:?}");
 }
 
+/// Its guarantee is 30 %, and the flood has nearly all.
+#[test]
+fn protected_traffic_may_ask_for_as_much_as_anybody_at_once() {
+    let mut host = Host::new(50);
+    for _ in 0..20 {
+        host.run(&[(8, 900_000, false), (12, 1000, true)]);
+    }
+    assert!(host.slots[&12] >= host.others.unwrap(), "{:?}", host.slots);
+}
+
 #[test]
 fn light_load_is_never_shed_and_shedding_ends() {
     let mut host = Host::new(85);
@@ -196,6 +206,8 @@ fn light_load_is_never_shed_and_shedding_ends() {
         })
         .count();
     assert!((24..30).contains(&intervals), "half a second: {intervals}");
+    host.run(&[(8, 2_000_000, false)]);
+    assert!(!host.shedding.is_active(), "one interval alone is a burst");
 }
 
 #[test]

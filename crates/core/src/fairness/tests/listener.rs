@@ -144,6 +144,30 @@ fn client() -> Sender {
     Sender::new(v4(1, 1, 1), 0)
 }
 
+/// A burst finds a place as long as there is one, but not where there was none a moment ago.
+#[test]
+fn while_a_listener_is_pressed_its_last_places_are_kept_at_once() {
+    let now = Instant::from_nanos(7_000_000_000);
+    let request = Request {
+        channel: 3,
+        source: IpAddr::from(v4(1, 1, 1)).into(),
+        known: false,
+    };
+    let backlog = Backlog {
+        accept_queue: CAPACITY - 1,
+        syn_queue: 0,
+        capacity: CAPACITY,
+        cookies: true,
+    };
+    let mut fairness = Fairness::new(&FairnessConfig::DEFAULT, KEYS).unwrap();
+    let mut share = Share::default();
+    let verdict = fairness.judge_syn(&mut share, &request, &backlog, now);
+    assert_eq!(verdict, SynVerdict::Admitted);
+    share.on_discarded(tick_of(now));
+    let verdict = fairness.judge_syn(&mut share, &request, &backlog, now);
+    assert_eq!(verdict, SynVerdict::SourceShare);
+}
+
 #[test]
 fn a_client_connects_beside_one_that_connects_without_end() {
     for cookies in [false, true] {

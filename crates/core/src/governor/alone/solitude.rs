@@ -24,7 +24,7 @@ const QUIET_FACTOR: u32 = 2;
 pub(in crate::governor) const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The state; see the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::governor) struct Solitude {
     /// When company was last seen; at first, when looking began.
     seen_at: Option<Instant>,

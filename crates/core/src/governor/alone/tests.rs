@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 use proptest::prelude::{prop, prop_assert, proptest};
 
-use super::solitude::{LOOK_INTERVAL, QUIET_MIN};
+use super::solitude::{LOOK_INTERVAL, QUIET_MIN, Solitude};
 use super::*;
 use crate::governor::{CpuObservation, Governor, GovernorConfig, Losses, Mode, Setting};
 
@@ -28,6 +28,8 @@ struct Host {
     polled: f64,
     /// Others' packets of the next interval that are polled for certain.
     others: u64,
+    /// Frames that the ring loses in each interval.
+    lost: u64,
 }
 
 impl Host {
@@ -42,6 +44,7 @@ impl Host {
             goodput_pps: 0.0,
             polled: 1.0,
             others: 0,
+            lost: 0,
         }
     }
 
@@ -83,6 +86,7 @@ impl Host {
         });
         let losses = Losses {
             discarded,
+            ring: self.lost,
             ..Losses::default()
         };
         self.governor.on_interval(&[cpu], losses, self.now)
@@ -170,6 +174,23 @@ fn company_ends_it_at_once_and_quiet_is_needed_again() {
     assert!(!host.governor.setting().is_lazy);
 }
 
+/// It was to overflow.
+#[test]
+fn what_the_ring_loses_of_a_lone_flood_shortens_no_holdoff_later() {
+    let after_losses_of = |lost| {
+        let mut host = Host::new(2_000_000.0);
+        host.run(SECOND * 2);
+        host.lost = lost;
+        host.run(MS * 200);
+        assert!(host.governor.setting().is_lazy);
+        host.lost = 0;
+        host.others = 1;
+        host.step().holdoff
+    };
+    let (nothing, one) = (after_losses_of(0), after_losses_of(1));
+    assert!(one * 10 > nothing * 9, "{one:?} of {nothing:?}");
+}
+
 #[test]
 fn who_comes_every_ten_seconds_is_expected() {
     let mut random = fastrand::Rng::with_seed(7);
@@ -229,6 +250,82 @@ fn a_flood_that_grows_is_seen_within_the_look_interval() {
     host.flood_pps = 3_000_000.0;
     host.run(LOOK_INTERVAL + MS * 20);
     assert!(host.polled > 0.45, "{} is polled", host.polled);
+}
+
+/// A lazy interval polls a part, so what it polled is the least that arrives until the next look.
+#[test]
+fn the_highest_rate_that_was_polled_is_remembered() {
+    let (mut alone, mut now) = (Alone::new(256), Instant::ZERO);
+    let mut see = |alone: &mut Alone, rate_pps| {
+        now += MS * 10;
+        let company = Company {
+            flood: rate_pps / 100,
+            admitted: 1000,
+            queued: 1000,
+            ..Company::default()
+        };
+        let seen = Seen {
+            company: Some(company),
+            rate_pps,
+            recent_pps: rate_pps,
+            load: Fraction::from_percent(60),
+            elapsed: MS * 10,
+            discards_matter: true,
+        };
+        alone.on_interval(&seen, now);
+    };
+    while !alone.is_lazy() {
+        see(&mut alone, 1_000_000);
+    }
+    for rate_pps in [3_000_000, 1_000_000] {
+        see(&mut alone, rate_pps);
+    }
+    assert_eq!(alone.arriving(1_000_000), 3_000_000);
+}
+
+/// A flood, and company of one packet after `away`.
+fn visit(solitude: &mut Solitude, now: &mut Instant, away: Duration) {
+    let mut company = Company {
+        flood: 1000,
+        ..Company::default()
+    };
+    for _ in 0..(away.as_millis() / 10) - 1 {
+        *now += MS * 10;
+        solitude.on_interval(company, true, true, *now);
+    }
+    *now += MS * 10;
+    company.others = 1;
+    solitude.on_interval(company, true, true, *now);
+}
+
+/// How long the flood then needs to be alone.
+fn quiet(solitude: &Solitude) -> Duration {
+    let mut solitude = solitude.clone();
+    let company = Company {
+        flood: 1000,
+        ..Company::default()
+    };
+    let mut now = Instant::from_nanos(0) + SECOND * 10_000;
+    let start = now;
+    while !solitude.on_interval(company, true, true, now) {
+        now += MS * 10;
+    }
+    now.saturating_since(start)
+}
+
+#[test]
+fn quiet_lasts_twice_as_long_as_company_was_away_and_that_is_forgotten_in_time() {
+    let (mut solitude, mut now) = (Solitude::new(), Instant::ZERO);
+    assert_eq!(quiet(&solitude), QUIET_MIN);
+    visit(&mut solitude, &mut now, SECOND * 10);
+    visit(&mut solitude, &mut now, SECOND * 10);
+    assert_eq!(quiet(&solitude), SECOND * 20);
+    for _ in 0..299 {
+        visit(&mut solitude, &mut now, SECOND);
+    }
+    assert_eq!(quiet(&solitude), SECOND * 20, "for five minutes");
+    visit(&mut solitude, &mut now, SECOND);
+    assert_eq!(quiet(&solitude), SECOND * 2);
 }
 
 #[test]
