@@ -217,5 +217,8 @@ mod tests {
         pacer.on_sent(now, flow, 1500, true).unwrap();
         let until = pacer.until_departure().unwrap();
         assert!(until <= Duration::from_micros(120) && until >= Duration::from_micros(118));
+        let micros = Duration::from_micros(50);
+        clock.advance(micros);
+        assert_eq!(pacer.until_departure(), Some(until - micros));
     }
 }
