@@ -25,9 +25,10 @@ pub struct StackConfig {
     pub gateways: Vec<IpAddr>,
     /// When received packets are processed, and for whom.
     pub path: ReceivePath,
-    /// The bounded queue of each socket. Default: 256 frames, discard when full.
+    /// The bounded queue of each UDP socket, and of each TCP listener for what belongs to no
+    /// connection. Default: 256 frames, discard when full.
     pub channel: ChannelConfig,
-    /// Sockets at a time, at least 1. Memory is taken for all of them: a
+    /// UDP sockets and TCP listeners at a time, at least 1. Memory is taken for all of them: a
     /// channel of 256 frames takes about 25 KiB. Default 64.
     pub channels_max: u32,
     /// Frames that one turn of the receiving thread takes, at least 1: others
@@ -111,7 +112,7 @@ impl ProxyConfig {
 /// Bounds of TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Connections and listeners at a time; from 1 to 1,048,576. Not counted are those in `TIME_WAIT`
+    /// Connections at a time; from 1 to 1,048,576. Not counted are those in `TIME_WAIT`
     /// and those that were closed here and wait for the peer's end alone. Memory for their channels is taken beforehand, about 100 bytes
     /// per frame. Default 256.
     pub connections_max: u32,

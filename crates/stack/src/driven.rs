@@ -222,9 +222,9 @@ fn config(path: &str) -> StackConfig {
             .map(|net| net.parse().expect("a network"))
             .to_vec(),
         path: path.parse().expect("a path"),
-        channels_max: 2,
+        channels_max: 3,
         tcp: TcpConfig {
-            connections_max: 4,
+            connections_max: 3,
             buffer_bytes: 2048,
             ..TcpConfig::default()
         },

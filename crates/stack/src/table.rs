@@ -47,6 +47,16 @@ pub(crate) const SPECIAL: usize = 6;
 /// Frames of these kinds end at the demultiplexer.
 const NOBODY: ChannelId = ChannelId(u32::MAX);
 
+/// What a channel is for.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Connection,
+    /// A socket, a listener, or what is nobody's. The TCP thread works off what is `tcp`.
+    Socket {
+        tcp: bool,
+    },
+}
+
 /// The proxies' channels, each with what wakes who works on it.
 #[derive(Debug)]
 pub(crate) struct ProxyChannels {
@@ -128,7 +138,7 @@ impl Table {
     fn make_special(&mut self, forwards: bool) -> Result<ProxyChannels, Error> {
         let mut make = |tcp| {
             let waker = Waker::new().map_err(Error::io("make an event descriptor"))?;
-            let bound = self.create(&Arc::new(waker), tcp, None);
+            let bound = self.create(&Arc::new(waker), Place::Socket { tcp }, None);
             bound.map_err(Error::io("make a channel"))
         };
         let (fragment, neighbour) = (make(false)?, make(false)?);
@@ -185,14 +195,12 @@ impl Table {
     fn create(
         &mut self,
         waker: &Arc<Waker>,
-        tcp: bool,
+        place: Place,
         account: Option<&Arc<Account>>,
     ) -> io::Result<Bound> {
-        // That of TIME_WAIT is not a connection's.
-        let of_connection = tcp && self.slots.len() > TIME_WAIT.0 as usize;
-        let (pool, setting) = match of_connection {
-            true => (&mut self.tcp_pool, "tcp.connections_max"),
-            false => (&mut self.pool, "channels_max"),
+        let (pool, setting, tcp) = match place {
+            Place::Connection => (&mut self.tcp_pool, "tcp.connections_max", true),
+            Place::Socket { tcp } => (&mut self.pool, "channels_max", tcp),
         };
         let (producer, consumer) = pool.create().ok_or_else(|| {
             let why = format!("all channels are in use: raise `{setting}` of the stack's config");

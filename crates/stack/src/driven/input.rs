@@ -126,7 +126,7 @@ impl All {
             ..super::link()
         };
         let config = StackConfig {
-            channels_max: 5,
+            channels_max: 6,
             reassembly: ReassemblyConfig {
                 datagrams: 4,
                 ..ReassemblyConfig::default()

@@ -8,7 +8,7 @@ use plimsoll_core::demux::{ChannelId, EndpointError, Protocol};
 use plimsoll_core::time::Instant;
 
 use super::group::{self, Joined};
-use super::{Bound, Table};
+use super::{Bound, Place, Table};
 use crate::account::Account;
 use crate::error;
 use crate::wait::Waker;
@@ -29,7 +29,7 @@ impl Table {
             true => Arc::clone(&self.ready.waker),
             false => Arc::new(Waker::new()?),
         };
-        let bound = self.create(&waker, tcp, Some(account))?;
+        let bound = self.create(&waker, Place::Socket { tcp }, Some(account))?;
         let result = self
             .demux
             .bind(protocol, local, is_dual(local), bound.channel);
@@ -48,7 +48,8 @@ impl Table {
         account: &Arc<Account>,
     ) -> io::Result<(Bound, bool)> {
         self.check_free(local)?;
-        let bound = self.create(&Arc::new(Waker::new()?), false, Some(account))?;
+        let place = Place::Socket { tcp: false };
+        let bound = self.create(&Arc::new(Waker::new()?), place, Some(account))?;
         let joined = self.groups.join(local, bound.channel);
         let made = match joined {
             Joined::Member => return Ok((bound, false)),
@@ -147,7 +148,7 @@ impl Table {
         account: &Arc<Account>,
     ) -> io::Result<Bound> {
         let waker = Arc::clone(&self.ready.waker);
-        let bound = self.create(&waker, true, Some(account))?;
+        let bound = self.create(&waker, Place::Connection, Some(account))?;
         let connected = self
             .demux
             .connect(Protocol::Tcp, local, remote, bound.channel);

@@ -194,6 +194,22 @@ fn connections_that_wait_to_be_accepted_are_bounded_as_before() {
     answered(&mut driven, 5003);
 }
 
+/// A listener's channel was as short as a connection's: of clients that came while the TCP thread waited
+/// for the CPU, more than 64 asked again a second later.
+#[test]
+fn clients_that_come_at_once_wait_for_the_tcp_thread() {
+    let mut driven = Driven::new("soft-lrp");
+    for port in 1000..1200 {
+        let client = Peer::new(port);
+        driven.cable.send(&client.frame(TcpFlags::SYN, &[]));
+        driven.receive();
+    }
+    driven.work();
+    // Two have the places.
+    let counts = driven.counts();
+    assert_eq!(counts[Outcome::SynCookie], 198, "{counts:?}");
+}
+
 /// The rest ends at the demultiplexer.
 #[test]
 fn a_flood_gets_a_bounded_number_of_answers() {

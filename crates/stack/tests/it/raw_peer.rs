@@ -205,7 +205,7 @@ fn a_full_listener_ends_what_has_been_half_open_for_a_second() {
 #[test]
 fn what_is_closed_here_gives_its_place_back_before_the_peer_closes() {
     let mut driven = Driven::new("soft-lrp");
-    // There are four places, one of them the listener's.
+    // There are three places.
     for port in 5000..5020 {
         let (mut peer, mut stream) = Peer::connect(&mut driven, port);
         stream.write_all(b"answer").unwrap();
@@ -237,7 +237,7 @@ fn what_is_closed_here_gives_its_place_back_before_the_peer_closes() {
 #[test]
 fn who_acknowledges_nothing_after_the_drop_gives_way_to_who_has_no_place() {
     let mut driven = Driven::without_cookies("soft-lrp");
-    // There are four places, one of them the listener's.
+    // There are three places.
     let gone: Vec<_> = (5001..=5003)
         .map(|port| {
             let (peer, mut stream) = Peer::connect(&mut driven, port);

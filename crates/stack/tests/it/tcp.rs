@@ -284,8 +284,7 @@ fn beyond_the_backlog_syns_end_at_the_demultiplexer_until_somebody_accepts() {
 fn time_wait_gives_the_channel_back() {
     let server = StackConfig {
         tcp: TcpConfig {
-            // One for the listener, three for connections.
-            connections_max: 4,
+            connections_max: 3,
             ..TcpConfig::default()
         },
         ..config(2)

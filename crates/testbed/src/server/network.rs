@@ -97,8 +97,8 @@ impl Network {
             channel: plimsoll_core::channel::ChannelConfig::drop_tail(CHANNEL_FRAMES),
             channels_max: CHANNELS,
             tcp: TcpConfig {
-                // Those that wait to be accepted, and the listener, have a place each.
-                connections_max: u32::from(config.connections) + BACKLOG as u32 + 1,
+                // Those that wait to be accepted have a place each.
+                connections_max: u32::from(config.connections) + BACKLOG as u32,
                 buffer_bytes: config.buffer_bytes(),
                 channel_segments: channel_segments(config.buffer_bytes()),
                 pacing: config.pace.map(Pace::of_stack).unwrap_or_default(),
