@@ -20,7 +20,7 @@ use crate::outcome::{Counts, Outcome, Tally};
 use crate::receive::ahead::Ahead;
 use crate::receive::soft_timers::SoftPolling;
 use crate::table::{Arrived, Table};
-use crate::tcp::Tcp;
+use crate::tcp::{Cookies, Tcp};
 use crate::wait::Waker;
 use crate::wire::datagram::{self, Input};
 use crate::wire::packet::Packet;
@@ -77,9 +77,11 @@ impl Host {
             table.add_address(net.addr())?;
             device.add_address(net.addr())?;
         }
+        let cookies = Cookies::new()?;
         if config.path == ReceivePath::NiLrp {
             let told = device.open_all_connections();
-            told.map_err(Error::io("have the device know of connections"))?;
+            told.and_then(|()| device.know_cookies(cookies.key()))
+                .map_err(Error::io("have the device know of connections"))?;
         }
         for broadcast in egress.broadcasts() {
             table.add_broadcast(broadcast)?;
@@ -105,7 +107,12 @@ impl Host {
                 early: table.take_fragment_channel(),
                 tally: book.open(Owner::Demultiplexer),
             }),
-            tcp: Tcp::new(config.tcp, table.ready(), book.open(Owner::TcpOutgoing)),
+            tcp: Tcp::new(
+                config.tcp,
+                cookies,
+                table.ready(),
+                book.open(Owner::TcpOutgoing),
+            ),
             device,
             capabilities,
             egress,

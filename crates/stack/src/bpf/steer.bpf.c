@@ -12,8 +12,8 @@
  * - a TCP connection that has a channel: the main socket, while the channel has room;
  * - an endpoint at the frame's address, else one at any address if this is an address of the
  *   stack's: its socket, or one of those that share it, by a hash of the flow. A listener whose
- *   connections have channels gets SYNs while it takes or answers any, and of other segments
- *   as many as may be answered;
+ *   connections have channels gets SYNs while it takes or answers any, what ends a handshake
+ *   that a SYN cookie began, and of other segments as many as may be answered;
  * - an ICMP error about what an endpoint sent: the main socket;
  * - an address that the stack owns (ARP and neighbour solicitations for it
  *   included): the main socket; but of what is for a port that nobody bound, only as
@@ -59,8 +59,13 @@
 #define STRAY_TICK_SHIFT 24 /* a tick is 2^24 ns, some 17 ms: clients come in bursts */
 /* More than the proxies answer (a thousand a second), so that they choose. */
 #define STRAYS_PER_TICK 128
-/* Handshakes end with them where a listener's cookies were the answers. */
 #define STRAYS_TO_LISTENERS_PER_TICK 256
+/* Some 122,000 a second: a bare acknowledgement and the first data for each of 50,000 cookies. */
+#define STRAYS_WITH_COOKIES_PER_TICK 2048
+#define COOKIE_HASH_BITS 24
+#define COOKIE_CLASS_BITS 3
+#define COOKIE_UNIT_NS 64000000000ULL
+#define COOKIE_UNITS 32
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -349,8 +354,14 @@ static __always_inline int is_for_nobody(__u8 protocol, const struct ports *port
 	return protocol == IPPROTO_UDP || told.all_channels || begins_connection(ports, end);
 }
 
+enum stray {
+	FOR_NOBODY,
+	FOR_LISTENER,
+	WITH_COOKIE, /* for a listener that has answered with it */
+};
+
 /* The count is not exact between CPUs, and need not be. */
-static __noinline int stray_to_main(int to_listener)
+static __noinline int stray_to_main(enum stray kind)
 {
 	__u64 tick = bpf_ktime_get_ns() >> STRAY_TICK_SHIFT;
 	__u32 first = 0;
@@ -363,9 +374,21 @@ static __noinline int stray_to_main(int to_listener)
 		all->tick = tick;
 		all->passed = 0;
 		all->passed_to_listeners = 0;
+		all->passed_with_cookies = 0;
 	}
-	passed = to_listener ? &all->passed_to_listeners : &all->passed;
-	most = to_listener ? STRAYS_TO_LISTENERS_PER_TICK : STRAYS_PER_TICK;
+	switch (kind) {
+	case WITH_COOKIE:
+		passed = &all->passed_with_cookies;
+		most = STRAYS_WITH_COOKIES_PER_TICK;
+		break;
+	case FOR_LISTENER:
+		passed = &all->passed_to_listeners;
+		most = STRAYS_TO_LISTENERS_PER_TICK;
+		break;
+	default:
+		passed = &all->passed;
+		most = STRAYS_PER_TICK;
+	}
 	if (*passed < most) {
 		(*passed)++;
 		return to_socket(MAIN_SOCKET);
@@ -374,14 +397,90 @@ static __noinline int stray_to_main(int to_listener)
 	return XDP_DROP;
 }
 
+static __always_inline __u64 rotated(__u64 word, int by)
+{
+	return word << by | word >> (64 - by);
+}
+
+static __always_inline void sip_round(__u64 v[4])
+{
+	v[0] += v[1];
+	v[2] += v[3];
+	v[1] = rotated(v[1], 13) ^ v[0];
+	v[3] = rotated(v[3], 16) ^ v[2];
+	v[0] = rotated(v[0], 32) + v[3];
+	v[2] += v[1];
+	v[3] = rotated(v[3], 21) ^ v[0];
+	v[1] = rotated(v[1], 17) ^ v[2];
+	v[2] = rotated(v[2], 32);
+}
+
+static __always_inline void sip_word(__u64 v[4], __u64 word)
+{
+	v[3] ^= word;
+	sip_round(v);
+	sip_round(v);
+	v[0] ^= word;
+}
+
+/* SipHash-2-4 (Aumasson & Bernstein 2012) of the bytes of `asked` and, behind them, of `told_in`. */
+static __noinline __u64 cookie_hash(const struct asked *asked, __u32 told_in)
+{
+	const __u64 *words = (const void *)asked;
+	__u64 bytes = sizeof(*asked) + sizeof(told_in);
+	__u64 keys[2] = {told.cookie_key[0], told.cookie_key[1]};
+	__u64 v[4] = {
+		keys[0] ^ 0x736f6d6570736575,
+		keys[1] ^ 0x646f72616e646f6d,
+		keys[0] ^ 0x6c7967656e657261,
+		keys[1] ^ 0x7465646279746573,
+	};
+
+	for (__u32 word = 0; word < sizeof(*asked) / sizeof(*words); word++)
+		sip_word(v, words[word]);
+	sip_word(v, bytes << 56 | told_in);
+	v[2] ^= 0xff;
+	for (int round = 0; round < 4; round++)
+		sip_round(v);
+	return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+/* Whether a listener has answered the SYN before this segment with a cookie (tcp/cookie.rs). */
+static __always_inline int brings_cookie_back(const struct address *local,
+					      const struct address *remote,
+					      const struct ports *ports, void *end)
+{
+	const struct tcphdr *tcp = (const void *)ports;
+	__u32 cookie, told_in, age;
+	struct asked asked;
+
+	if (!told.has_cookies || (void *)(tcp + 1) > end || !tcp->ack || tcp->syn || tcp->rst)
+		return 0;
+	cookie = bpf_ntohl(tcp->ack_seq) - 1;
+	told_in = cookie >> COOKIE_HASH_BITS;
+	age = bpf_ktime_get_ns() / COOKIE_UNIT_NS - (told_in >> COOKIE_CLASS_BITS);
+	/* Spares most that was made up the hash. */
+	if (age % COOKIE_UNITS > 1)
+		return 0;
+	asked.ends.local = *local;
+	asked.ends.remote = *remote;
+	asked.ends.local_port = ports->destination;
+	asked.ends.remote_port = ports->source;
+	asked.sequence = bpf_htonl(bpf_ntohl(tcp->seq) - 1);
+	return !((cookie_hash(&asked, told_in) ^ cookie) & ((1 << COOKIE_HASH_BITS) - 1));
+}
+
 /* What belongs to no connection, for a listener whose connections have channels. */
-static __always_inline int to_listener(__u32 entry, const struct ports *ports, void *end)
+static __always_inline int to_listener(__u32 entry, const struct address *local,
+				       const struct address *remote, const struct ports *ports,
+				       void *end)
 {
 	__u32 first = 0;
 	struct strays *all;
 
 	if (!begins_connection(ports, end))
-		return stray_to_main(1);
+		return stray_to_main(brings_cookie_back(local, remote, ports, end) ? WITH_COOKIE :
+										     FOR_LISTENER);
 	if (!(entry & BEYOND_BACKLOG))
 		return to_socket(MAIN_SOCKET);
 	all = bpf_map_lookup_elem(&strays, &first);
@@ -443,23 +542,24 @@ static __always_inline __u32 member_of(__u32 number, __u64 flow)
 }
 
 /* Sends a packet with these ports to their endpoint, if there is one, and tells which: as socket_of(). */
-static __always_inline int to_endpoint(const struct address *address, __u8 protocol,
-				       const struct ports *ports, void *end, __u64 source,
-				       __u32 *found)
+static __always_inline int to_endpoint(const struct address *local, const struct address *remote,
+				       __u8 protocol, const struct ports *ports, void *end,
+				       __u64 source, __u32 *found)
 {
 	__u8 possession = NOT_OURS;
-	__u32 socket = socket_of(address, protocol, ports->destination, &possession);
+	__u32 socket = socket_of(local, protocol, ports->destination, &possession);
 
 	*found = socket;
 	if (socket && (socket - 1) & LISTENER)
-		return to_listener(socket - 1, ports, end);
+		return to_listener(socket - 1, local, remote, ports, end);
 	if (socket && (socket - 1) & GROUP)
 		return to_socket(member_of((socket - 1) & ~GROUP, mix(source, ports->source)));
 	if (socket)
 		return to_socket(socket - 1);
 	if (possession != OWNED)
 		return XDP_PASS;
-	return is_for_nobody(protocol, ports, end) ? stray_to_main(0) : to_socket(MAIN_SOCKET);
+	return is_for_nobody(protocol, ports, end) ? stray_to_main(FOR_NOBODY) :
+						     to_socket(MAIN_SOCKET);
 }
 
 static __always_inline int has_ports(__u8 protocol)
@@ -520,7 +620,8 @@ static __always_inline int steer_ipv4(struct iphdr *ip, void *end, __u32 *found)
 	channel = connection_of(&destination, &source, ip->protocol, ports);
 	if (channel)
 		return to_channel(*channel);
-	return to_endpoint(&destination, ip->protocol, ports, end, mix(secret, ip->saddr), found);
+	return to_endpoint(&destination, &source, ip->protocol, ports, end, mix(secret, ip->saddr),
+			   found);
 }
 
 /* A neighbour solicitation goes to a group; its target says whose it is. */
@@ -564,7 +665,7 @@ static __always_inline int steer_ipv6(struct ipv6hdr *ip, void *end, __u32 *foun
 		return to_channel(*channel);
 	for (int word = 0; word < 4; word++)
 		source = mix(source, ip->saddr.in6_u.u6_addr32[word]);
-	return to_endpoint(&destination, ip->nexthdr, ports, end, source, found);
+	return to_endpoint(&destination, &remote, ip->nexthdr, ports, end, source, found);
 }
 
 static __always_inline int steer_network(void *network, void *end, __be16 protocol, __u32 *found)

@@ -43,6 +43,8 @@ enum possession {
 struct told {
 	__u32 vlan; /* that the stack is in, 0: none */
 	__u32 all_channels; /* each TCP connection has a channel */
+	__u64 cookie_key[2]; /* of listeners' SYN cookies: tcp/cookie.rs */
+	__u32 has_cookies; /* the key was told */
 };
 
 /* What the program and its owner tell each other of company. */
@@ -73,6 +75,12 @@ struct connection {
 	__be16 remote_port;
 };
 
+/* What a listener's cookie is a hash of, and four bytes behind it. */
+struct asked {
+	struct connection ends;
+	__be32 sequence; /* of the SYN */
+} __attribute__((aligned(8)));
+
 /* Sockets that share an endpoint. */
 struct group {
 	__u32 count;
@@ -81,8 +89,8 @@ struct group {
 
 /*
  * Of the frames for ports that nobody bound, and of segments for listeners that belong to no
- * connection: how many passed in this tick, and how many of both were dropped. And SYNs that a full
- * backlog has cost.
+ * connection, with a cookie and without: how many passed in this tick, and how many of all were
+ * dropped. And SYNs that a full backlog has cost.
  */
 struct strays {
 	__u64 tick;
@@ -90,6 +98,7 @@ struct strays {
 	__u64 passed_to_listeners;
 	__u64 dropped;
 	__u64 beyond_backlog;
+	__u64 passed_with_cookies;
 };
 
 /*

@@ -301,6 +301,17 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// This is the key of the cookies with which listeners answer SYNs. Whoever limits what comes for a
+    /// [listener](Self::open_listener) and belongs to no connection may let pass what brings one back.
+    ///
+    /// # Errors
+    ///
+    /// The device cannot do it.
+    fn know_cookies(&self, key: [u64; 2]) -> io::Result<()> {
+        let _ = key;
+        Ok(())
+    }
+
     /// `endpoint` is served here from now on: a device that shares its
     /// interface with the kernel takes over its frames.
     ///

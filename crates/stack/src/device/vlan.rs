@@ -216,6 +216,10 @@ impl Device for Vlan {
         self.device.open_all_connections()
     }
 
+    fn know_cookies(&self, key: [u64; 2]) -> io::Result<()> {
+        self.device.know_cookies(key)
+    }
+
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         self.device.claim(endpoint)
     }

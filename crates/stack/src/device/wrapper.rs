@@ -141,6 +141,10 @@ impl<W: Wrapper> Device for W {
         self.inner().open_all_connections()
     }
 
+    fn know_cookies(&self, key: [u64; 2]) -> io::Result<()> {
+        self.inner().know_cookies(key)
+    }
+
     fn set_credit(&self, frames: u32) -> bool {
         self.inner().set_credit(frames)
     }

@@ -11,7 +11,8 @@
 //! **Rules.**
 //! 1. A cookie holds when it was made (5 bits, in units of 64 s), the client's largest segment (3
 //!    bits, one of [`SEGMENT_BYTES`]), and 24 bits of a keyed hash of these, of both ends and of
-//!    the client's first sequence number. It is good in the unit it was made in and the next.
+//!    the client's first sequence number. It is good in the unit it was made in and the next. The
+//!    XDP program of `ni-lrp` (`steer.bpf.c`) knows a cookie by the same rule.
 //! 2. A listener answers a bounded number of SYNs in each [`PERIOD`]. What comes beyond ends at the
 //!    demultiplexer (Druschel & Banga, section 3.4), so that a flood takes a part of a CPU and no
 //!    more. The period is long, since clients and floods come in bursts.
@@ -25,9 +26,14 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use plimsoll_core::time::Instant;
 use siphasher::sip::SipHasher24;
 use smoltcp::wire::TcpSeqNumber;
+
+use crate::clock;
+use crate::error::Error;
+use crate::random::secret;
 
 /// Largest segments that a cookie can say: what IPv4 and IPv6 take at least, usual tunnels,
 /// Ethernet, and jumbo frames.
@@ -55,15 +61,25 @@ pub(super) struct Syn {
 
 /// Makes cookies and knows them again.
 #[derive(Debug)]
-pub(super) struct Cookies {
-    key: [u8; 16],
+pub(crate) struct Cookies {
+    key: [u64; 2],
+    /// What a program in the kernel has for a time is so much later than ours.
+    kernel_ahead: Duration,
 }
 
 impl Cookies {
-    pub(super) fn new() -> io::Result<Self> {
-        let mut key = [0; 16];
-        getrandom::fill(&mut key).map_err(io::Error::other)?;
-        Ok(Self { key })
+    pub(crate) fn new() -> Result<Self, Error> {
+        let since_boot = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(io::Error::from);
+        let since_boot = since_boot.map_err(Error::io("read the clock"))?;
+        let kernel_ahead =
+            Duration::from(since_boot).saturating_sub(clock::now().saturating_since(Instant::ZERO));
+        let key = [secret()?, secret()?];
+        Ok(Self { key, kernel_ahead })
+    }
+
+    /// For who is to know them again elsewhere.
+    pub(crate) fn key(&self) -> [u64; 2] {
+        self.key
     }
 
     /// The first sequence number of the answer to a SYN.
@@ -71,7 +87,7 @@ impl Cookies {
         // Whoever takes less than the least must take that (RFC 9293, 3.7.1).
         let class = SEGMENT_BYTES.partition_point(|bytes| *bytes <= syn.segment_bytes);
         let class = class.saturating_sub(1) as u32;
-        let told = unit(now) << CLASS_BITS | class;
+        let told = self.unit(now) << CLASS_BITS | class;
         self.tagged(syn, told)
     }
 
@@ -79,7 +95,7 @@ impl Cookies {
     /// not looked at.
     pub(super) fn syn(&self, syn: &Syn, cookie: TcpSeqNumber, now: Instant) -> Option<Syn> {
         let told = cookie.0.cast_unsigned() >> HASH_BITS;
-        let age = unit(now).wrapping_sub(told >> CLASS_BITS) % UNITS as u32;
+        let age = self.unit(now).wrapping_sub(told >> CLASS_BITS) % UNITS as u32;
         if age > 1 || self.tagged(syn, told) != cookie {
             return None;
         }
@@ -92,23 +108,31 @@ impl Cookies {
 
     /// What is told, with the hash beneath.
     fn tagged(&self, syn: &Syn, told: u32) -> TcpSeqNumber {
-        let mut hasher = SipHasher24::new_with_key(&self.key);
+        let mut hasher = SipHasher24::new_with_keys(self.key[0], self.key[1]);
+        // As `struct asked` of steer.h has them.
         for end in [syn.local, syn.remote] {
-            match end.ip() {
-                IpAddr::V4(address) => hasher.write(&address.octets()),
-                IpAddr::V6(address) => hasher.write(&address.octets()),
-            }
-            hasher.write_u16(end.port());
+            hasher.write(&octets(end.ip()));
         }
-        hasher.write_i32(syn.sequence.0);
-        hasher.write_u32(told);
+        for end in [syn.local, syn.remote] {
+            hasher.write(&end.port().to_be_bytes());
+        }
+        hasher.write(&syn.sequence.0.to_be_bytes());
+        hasher.write(&told.to_le_bytes());
         let hash = hasher.finish() as u32 & ((1 << HASH_BITS) - 1);
         TcpSeqNumber((told << HASH_BITS | hash).cast_signed())
     }
+
+    fn unit(&self, now: Instant) -> u32 {
+        let now = now + self.kernel_ahead;
+        (now.as_nanos() / UNIT.as_nanos() as u64 % UNITS) as u32
+    }
 }
 
-fn unit(now: Instant) -> u32 {
-    (now.as_nanos() / UNIT.as_nanos() as u64 % UNITS) as u32
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
 }
 
 /// How many SYNs one listener may still answer with a cookie.
@@ -178,6 +202,13 @@ mod tests {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
+    fn with_key(key: u64) -> Cookies {
+        Cookies {
+            key: [key; 2],
+            kernel_ahead: Duration::ZERO,
+        }
+    }
+
     fn syn(port: u16, sequence: i32, segment_bytes: u16) -> Syn {
         Syn {
             local: "[fd00::2]:80".parse().unwrap(),
@@ -194,7 +225,7 @@ mod tests {
             port in any::<u16>(), sequence in any::<i32>(), bytes in any::<u16>(),
             made in 0u64..1 << 30, flipped in 0u32..32,
         ) {
-            let cookies = Cookies { key: [7; 16] };
+            let cookies = with_key(7);
             let syn = syn(port, sequence, bytes);
             let cookie = cookies.cookie(&syn, at(made));
             let asked = Syn { segment_bytes: 0, ..syn };
@@ -208,14 +239,14 @@ mod tests {
             prop_assert_eq!(cookies.syn(&asked, other, at(made)), None);
             let another = Syn { sequence: TcpSeqNumber(sequence ^ 1), ..asked };
             prop_assert_eq!(cookies.syn(&another, cookie, at(made)), None);
-            let stranger = Cookies { key: [8; 16] };
+            let stranger = with_key(8);
             prop_assert_eq!(stranger.syn(&asked, cookie, at(made)), None);
         }
     }
 
     #[test]
     fn the_largest_segment_that_both_know_is_told() {
-        let cookies = Cookies { key: [7; 16] };
+        let cookies = with_key(7);
         for (offered, told) in [
             (0, 536),
             (536, 536),

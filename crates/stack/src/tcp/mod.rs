@@ -67,6 +67,7 @@ use crate::socket::addresses::PortsInARow;
 use crate::table::Ready;
 use crate::wire::trouble::Report;
 
+pub(crate) use cookie::Cookies;
 pub(crate) use follow::Urgency;
 pub use listener::{BACKLOG, Incoming, TcpListener};
 pub use pacing::Pacing;
@@ -100,6 +101,7 @@ impl Endpoint {
 #[derive(Debug)]
 pub(crate) struct Tcp {
     config: TcpConfig,
+    cookies: Cookies,
     pub(crate) ready: Arc<Ready>,
     endpoints: Mutex<HashMap<ChannelId, Endpoint>>,
     timers: Mutex<BTreeSet<(Instant, ChannelId)>>,
@@ -113,9 +115,15 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    pub(crate) fn new(config: TcpConfig, ready: &Arc<Ready>, outgoing: Arc<Account>) -> Self {
+    pub(crate) fn new(
+        config: TcpConfig,
+        cookies: Cookies,
+        ready: &Arc<Ready>,
+        outgoing: Arc<Account>,
+    ) -> Self {
         Self {
             config,
+            cookies,
             outgoing,
             ready: Arc::clone(ready),
             endpoints: Mutex::default(),

@@ -16,7 +16,7 @@ use plimsoll_timers::{Backup, TimerFd};
 use smoltcp::wire::TcpSeqNumber;
 
 use super::connection::{Connection, Event, Turned};
-use super::cookie::{Cookies, Syn};
+use super::cookie::Syn;
 use super::follow::{Caller, Follower};
 use super::handshake;
 use super::listener::Listener;
@@ -44,7 +44,6 @@ const HAND_ON_WITHIN: Duration = Duration::from_micros(100);
 pub(crate) struct Worker {
     host: Arc<Host>,
     tally: Arc<Account>,
-    cookies: Cookies,
     time_wait: PooledConsumer<Arrived>,
     resetter: Resetter,
     out: Batch,
@@ -71,7 +70,6 @@ impl Worker {
         }
         Ok(Self {
             tally: host.book.open(Owner::TcpOther),
-            cookies: Cookies::new().map_err(Error::io("ask for random numbers"))?,
             resetter: Resetter::new(host.device.pool(), &host.capabilities),
             host: Arc::clone(host),
             time_wait,
@@ -372,7 +370,7 @@ impl Worker {
             return listener.account.count(Outcome::Backlog);
         };
         listener.account.count(Outcome::SynCookie);
-        let cookie = self.cookies.cookie(&syn, now);
+        let cookie = self.tcp().cookies.cookie(&syn, now);
         let (egress, pool) = (&self.host.egress, self.host.device.pool());
         let link = (egress.mac, egress.mtu);
         let window = self.tcp().config.buffer_bytes;
@@ -391,7 +389,7 @@ impl Worker {
         now: Instant,
     ) -> Option<(Syn, TcpSeqNumber)> {
         let (syn, cookie) = handshake::returned(frame, packet, ends)?;
-        let syn = self.cookies.syn(&syn, cookie, now)?;
+        let syn = self.tcp().cookies.syn(&syn, cookie, now)?;
         Some((syn, cookie))
     }
 

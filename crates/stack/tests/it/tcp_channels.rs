@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use plimsoll_core::channel::ChannelConfig;
 use plimsoll_core::demux::Protocol;
 use plimsoll_packets::frame::{self, Packet, TcpFlags};
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
 use plimsoll_stack::device::{Batch, Channel, Device, Endpoint};
 use plimsoll_stack::{Outcome, Stack, TcpListener};
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, TcpPacket};
 
 use crate::lan::{self, Lan, SOON, config, content, owned, transfer, xdp};
 
@@ -307,6 +309,85 @@ fn connections_go_on_when_their_channels_are_short_and_when_their_listener_is_go
         let sent = content(200_000);
         transfer(&mut client, &mut accepted, &sent);
         transfer(&mut accepted, &mut client, &sent);
+        lan::assert_sums(&stack);
+    });
+}
+
+/// The first sequence number of the stack's answer to a SYN from this port.
+fn answer(to: &PacketDevice, port: u16) -> u32 {
+    let (end, mut batch) = (Instant::now() + SOON, Batch::new());
+    loop {
+        to.receive(&mut batch, 64).unwrap();
+        let mut numbers = batch.iter().filter_map(|frame| {
+            let ethernet = EthernetFrame::new_checked(&frame[..]).unwrap();
+            let segment = match ethernet.ethertype() {
+                EthernetProtocol::Ipv4 => ethernet.payload().get(20..)?,
+                EthernetProtocol::Ipv6 => ethernet.payload().get(40..)?,
+                _ => return None,
+            };
+            let segment = TcpPacket::new_checked(segment).ok()?;
+            let answers = segment.syn() && segment.ack() && segment.dst_port() == port;
+            answers.then(|| segment.seq_number().0.cast_unsigned())
+        });
+        if let Some(number) = numbers.next() {
+            return number;
+        }
+        batch.clear();
+        assert!(Instant::now() < end, "port {port} gets no answer");
+    }
+}
+
+/// Only so many segments of no connection got through, whoever sent them. So a dozen clients that
+/// came at once beside a flood of SYNs, or whoever made acknowledgements up, kept all others out.
+#[test]
+fn handshakes_that_a_cookie_began_end_beside_acknowledgements_that_were_made_up() {
+    const CLIENTS: usize = 8;
+    Lan::create(|| {
+        let device = xdp(&owned());
+        let mac = device.mac();
+        let mut config = config("ni-lrp");
+        // Longer than all that may get through in some ticks.
+        config.channel = ChannelConfig::drop_tail(2048);
+        let stack = Stack::start(device, &config).unwrap();
+        let sender = PacketDevice::open("kernel0").unwrap();
+        for (here, there) in [
+            ("10.0.0.2:80", "10.0.0.9:0"),
+            ("[fd00::2]:81", "[fd00::9]:0"),
+        ] {
+            let listener = TcpListener::bind_with_backlog(&stack, here, BACKLOG).unwrap();
+            let packet = Packet::new(at(there).ip(), at(here).ip());
+            let packet = packet.macs(sender.capabilities().mac, mac);
+            let segment = |port: usize, cookie: Option<u32>| {
+                let (flags, numbers) = match cookie {
+                    Some(cookie) => (TcpFlags::ACK, (2, cookie.wrapping_add(1))),
+                    None => (TcpFlags::SYN, (1, 0)),
+                };
+                let packet = packet.clone().numbers(numbers.0, numbers.1);
+                packet.tcp(port as u16, at(here).port(), flags, b"")
+            };
+            // Nobody ends the handshakes of the first.
+            let answers = (5000..5000 + BACKLOG + CLIENTS).map(|port| {
+                send_frames(&sender, &segment(port, None), 1);
+                (port, answer(&sender, port as u16))
+            });
+            let answers: Vec<_> = answers.collect();
+            let (before, began) = (stack.device_drops().stray as usize, Instant::now());
+            for (port, cookie) in answers.into_iter().skip(BACKLOG) {
+                // Their hashes are wrong.
+                let made_up = segment(port, Some(cookie ^ 4));
+                for _ in 0..STRAYS_TO_LISTENERS_PER_TICK / 40 + 1 {
+                    send_frames(&sender, &made_up, 40);
+                    thread::sleep(Duration::from_micros(100));
+                }
+                send_frames(&sender, &segment(port, Some(cookie)), 1);
+                let accepted = listener.accept_timeout(SOON);
+                accepted.unwrap_or_else(|error| panic!("{here}, port {port}: {error}"));
+            }
+            let sent = CLIENTS * (STRAYS_TO_LISTENERS_PER_TICK / 40 + 1) * 40;
+            let most = STRAYS_TO_LISTENERS_PER_TICK * stray_ticks(began);
+            let stray = stack.device_drops().stray as usize - before;
+            assert!(stray >= sent.saturating_sub(most), "{stray} of {sent}");
+        }
         lan::assert_sums(&stack);
     });
 }

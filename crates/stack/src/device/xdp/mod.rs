@@ -393,6 +393,11 @@ impl Device for XdpInterface {
         told.map_err(io::Error::other)
     }
 
+    fn know_cookies(&self, key: [u64; 2]) -> io::Result<()> {
+        let told = self.shared.program.know_cookies(key);
+        told.map_err(io::Error::other)
+    }
+
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         let claimed = self.shared.program.add_endpoint(endpoint, MAIN_SOCKET);
         claimed.map_err(|error| program::not_added(endpoint, error))?;

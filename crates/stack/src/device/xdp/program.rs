@@ -313,12 +313,20 @@ impl Program {
         self.tell(|told| told.all_channels = 1)
     }
 
+    /// From now on what brings a listener's cookie back is known.
+    pub(super) fn know_cookies(&self, key: [u64; 2]) -> libbpf_rs::Result<()> {
+        self.tell(|told| (told.cookie_key, told.has_cookies) = (key, 1))
+    }
+
     fn tell(&self, change: impl FnOnce(&mut types::told)) -> libbpf_rs::Result<()> {
         let mut told = self.told.lock();
         change(&mut told);
         let mut bytes = vec![0; self.told_map.value_size() as usize];
         bytes[..4].copy_from_slice(&told.vlan.to_ne_bytes());
         bytes[4..8].copy_from_slice(&told.all_channels.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&told.cookie_key[0].to_ne_bytes());
+        bytes[16..24].copy_from_slice(&told.cookie_key[1].to_ne_bytes());
+        bytes[24..28].copy_from_slice(&told.has_cookies.to_ne_bytes());
         self.told_map.update(&[0; 4], &bytes, MapFlags::ANY)
     }
 
