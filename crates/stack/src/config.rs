@@ -121,7 +121,7 @@ pub struct TcpConfig {
     pub buffer_bytes: usize,
     /// Segments that may wait for the TCP thread, per connection; at least 1. Give it as many as a
     /// buffer sends: the peer may acknowledge each, and where the last acknowledgements find no
-    /// room the connection stands still for a second. More only wait in vain. Default 64.
+    /// room it is asked again. More only wait in vain. Default 64.
     pub channel_segments: u32,
     /// A listener whose places half-open connections have filled answers so many SYNs a second
     /// without keeping anything (SYN cookies, RFC 4987), in bursts of a twentieth. Each takes some

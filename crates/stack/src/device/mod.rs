@@ -125,6 +125,11 @@ pub trait Channel: Send + Sync + fmt::Debug {
     /// So many more frames may come. A listener only tells none from some: without room, what
     /// begins a connection is dropped.
     fn set_room(&self, frames: u32);
+
+    /// Frames that were dropped so far since there was no room.
+    fn refused(&self) -> u64 {
+        0
+    }
 }
 
 /// How often it is asked whether an interface is still there, where nobody tells.

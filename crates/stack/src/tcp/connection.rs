@@ -36,6 +36,7 @@ use crate::wire::trouble::{Report, Trouble};
 
 mod ending;
 mod keepalive;
+mod missed;
 mod paced;
 mod sending;
 mod waiting;
@@ -84,6 +85,8 @@ struct Inner {
     repeats: u32,
     /// The device had no room for all that could be sent.
     held_up: bool,
+    /// Segments that the channel had no room for, also in former lives.
+    missed: u64,
     waiters: Waiters,
     timer: Option<Instant>,
     /// Who is to accept it, while nobody has.
@@ -149,10 +152,8 @@ impl Connection {
         bound: Bound,
         listener: Option<Arc<Listener>>,
     ) -> io::Result<Self> {
-        let account = listener
-            .as_ref()
-            .map_or(&host.tcp.outgoing, |one| &one.account);
-        let account = &Arc::clone(account);
+        let account = listener.as_ref();
+        let account = Arc::clone(account.map_or(&host.tcp.outgoing, |one| &one.account));
         // Until somebody accepts it, it is the listener's.
         let owner = listener
             .as_ref()
@@ -172,7 +173,7 @@ impl Connection {
             channel: bound.channel,
             began,
             owner,
-            account: Arc::clone(account),
+            account,
             waker: Waker::new()?,
             changed: Condvar::new(),
             inner: Mutex::new(Inner {
@@ -186,6 +187,7 @@ impl Connection {
                 doubted: false,
                 repeats: 0,
                 held_up: false,
+                missed: 0,
                 waiters: Waiters::default(),
                 timer: None,
                 listener,
@@ -200,6 +202,7 @@ impl Connection {
             }),
         };
         let inner = connection.inner.get_mut();
+        inner.has_missed();
         inner.set_pacing(host, connection.channel, host.tcp.config.pacing)?;
         Ok(connection)
     }
@@ -294,7 +297,13 @@ impl Connection {
                 .map(|queue| queue.request_interrupt());
             more = request == Some(InterruptRequest::Ready);
         }
-        (more, self.turned(&mut inner, host, now))
+        let missed = !more && inner.has_missed();
+        let before = inner.sent.end();
+        let turned = self.turned(&mut inner, host, now);
+        if missed && inner.sent.end() == before {
+            inner.ask_again(host, (self.local, self.remote), now);
+        }
+        (more, turned)
     }
 
     /// One segment that did not come by the channel.

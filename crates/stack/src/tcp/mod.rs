@@ -8,7 +8,8 @@
 //! * **Who works.** Every receive path leaves segments raw on the channel of
 //!   their connection. One thread per stack, at its owners' priority (`follow`), processes
 //!   them: received data must be acknowledged also between receive calls (Druschel & Banga, section 3.4: LRP-35, LRP-40). If it
-//!   falls behind, channels fill, and segments are discarded there (LRP-38).
+//!   falls behind, channels fill, and segments are discarded there (LRP-38). A peer whose last
+//!   acknowledgements may be among them is asked to repeat them.
 //!   It wakes who waits for a connection when its turn is over, or its work for that level is, or
 //!   after 100 µs.
 //!   Sending happens in the sender's call, unless the connection is paced.

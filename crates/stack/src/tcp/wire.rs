@@ -186,6 +186,8 @@ pub(super) struct Sent {
 #[derive(Debug, Default)]
 struct OwnWindow {
     end: Option<TcpSeqNumber>,
+    /// As it was written.
+    length: u16,
     /// That was the handshake's, which is not scaled (RFC 7323, 2.2).
     of_handshake: bool,
     /// What our SYN says of the others.
@@ -203,6 +205,7 @@ impl OwnWindow {
             let scale = self.scale.filter(|_| self.peer_scales && !segment.syn());
             let window = usize::from(segment.window_len()) << scale.unwrap_or(0);
             self.end = Some(segment.ack_number() + window);
+            self.length = segment.window_len();
             self.of_handshake &= segment.syn();
         }
     }
@@ -266,6 +269,16 @@ impl Sent {
     /// Whether something was sent again since this was asked.
     pub(super) fn take_repeated(&mut self) -> bool {
         std::mem::take(&mut self.repeated)
+    }
+
+    /// The byte behind the last that was sent.
+    pub(super) fn end(&self) -> Option<TcpSeqNumber> {
+        self.end
+    }
+
+    /// The window as the peer was told last.
+    pub(super) fn window_len(&self) -> u16 {
+        self.window.length
     }
 
     /// The first byte that is expected, as was last said.

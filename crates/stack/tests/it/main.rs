@@ -22,6 +22,7 @@ mod groups;
 mod input;
 mod kernel;
 mod messages;
+mod missed;
 mod odd_peers;
 mod paced_udp;
 mod pacing;

@@ -80,8 +80,7 @@ const SEGMENTS_MAX: usize = 1024;
 const CHANNELS: u32 = 8;
 
 /// Segments that may wait of a connection with such buffers: as many as one buffer sends, since the
-/// peer may acknowledge each. Where the last acknowledgements find no room, the connection stands
-/// still until its timer.
+/// peer may acknowledge each.
 fn channel_segments(buffer_bytes: usize) -> u32 {
     let sent = (buffer_bytes / SEGMENT_BYTES).min(SEGMENTS_MAX) as u32;
     sent.max(TcpConfig::default().channel_segments)

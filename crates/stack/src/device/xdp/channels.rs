@@ -52,6 +52,10 @@ impl Channel for XdpConnection {
     fn set_room(&self, frames: u32) {
         self.room.tell(|| frames);
     }
+
+    fn refused(&self) -> u64 {
+        self.room.refused()
+    }
 }
 
 impl Drop for XdpConnection {

@@ -111,7 +111,7 @@ impl Connection {
 }
 
 /// Whether the peer has not acknowledged our end.
-fn owes_for_end(state: State) -> bool {
+pub(super) fn owes_for_end(state: State) -> bool {
     matches!(state, State::FinWait1 | State::Closing | State::LastAck)
 }
 

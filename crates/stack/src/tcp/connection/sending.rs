@@ -62,7 +62,7 @@ impl Inner {
 
     /// Gives the device what is complete, which waits there until the connection's lock is given
     /// back. False: it has no room for all of it now.
-    fn hand_over(&mut self, host: &Host, remote: SocketAddr, now: Instant) -> bool {
+    pub(super) fn hand_over(&mut self, host: &Host, remote: SocketAddr, now: Instant) -> bool {
         if self.wire.outbound.is_empty() {
             return true;
         }
