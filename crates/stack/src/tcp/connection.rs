@@ -23,7 +23,7 @@ use super::listener::Listener;
 use super::pacing::{Pace, Pacing};
 use super::reset::{host_cidr, instant, keep_network_layer, parse};
 use super::thread::TURN_SEGMENTS;
-use super::wire::{PeerWindow, Sent, Wire, begin_later};
+use super::wire::{PeerWindow, Sent, Wire, begin_later, reset_at};
 use crate::account::Account;
 use crate::device::{Channel, Frame, Mac};
 use crate::host::Host;
@@ -477,6 +477,7 @@ impl Inner {
             self.window.lower(segment, most);
         }
         self.wire.renumber(segment);
+        let reset = reset_at(segment).map(|_| self.socket().state());
         let queued = self.socket().send_queue();
         let behind = queued > 0 && self.sent.is_behind_a_probe(&frame[packet.payload.clone()]);
         keep_network_layer(&mut frame, packet);
@@ -491,6 +492,9 @@ impl Inner {
             answers.for_each(|answer| self.sent.on_frame(answer));
         }
         self.wire.inbound = None;
+        if let Some(before) = reset {
+            self.on_reset(before);
+        }
         if from_peer {
             let acknowledged = self.socket().send_queue() < queued;
             self.on_heard(acknowledged, now);

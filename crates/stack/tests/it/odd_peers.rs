@@ -1,7 +1,7 @@
 //! Peers that have lost their state, that come at a bad moment, or to whom there is no way.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -234,4 +234,26 @@ fn a_neighbour_that_does_not_answer_is_an_unreachable_host() {
         let error = socket.recv(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::HostUnreachable, "{error}");
     });
+}
+
+/// Such a reset changed nothing but the reason for which writing failed later.
+#[test]
+fn a_reset_that_comes_behind_newer_data_is_no_reason_for_later_errors() {
+    let mut driven = Driven::new("soft-lrp");
+    let (mut peer, mut stream) = Peer::connect(&mut driven, 5000);
+    // Not acknowledged yet.
+    peer.send(&mut driven, TcpFlags::ACK, b"new");
+    peer.sequence -= 3;
+    peer.send(&mut driven, TcpFlags::RST, &[]);
+    peer.sequence += 3;
+    peer.send(&mut driven, TcpFlags::ACK, b"more");
+    assert_eq!(stream.read(&mut [0; 9]).unwrap(), 7, "it goes on");
+    stream.shutdown(Shutdown::Write).unwrap();
+    let ended = stream.write(b"late").unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::BrokenPipe);
+    // The next one fits.
+    peer.take(&mut driven);
+    peer.send(&mut driven, TcpFlags::RST, &[]);
+    let ended = stream.read(&mut [0; 9]).unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
 }

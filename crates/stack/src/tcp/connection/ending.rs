@@ -146,24 +146,27 @@ impl Inner {
             return true;
         }
         let begins = wire::reset_at(segment);
-        if begins.is_none() || unknown {
-            return true;
-        }
-        if begins == self.sent.acknowledged() {
-            self.trouble = Some(libc::ECONNRESET);
+        if begins.is_none() || unknown || begins == self.sent.acknowledged() {
             return true;
         }
         // An acknowledgement that waits for more would tell how much is expected. Not where it would
         // leave before its departure: there the question tells, and the peer answers that.
         while self.gate().is_none() && self.emit(now + ACK_DELAY).is_some() {}
         if begins == self.sent.acknowledged() {
-            self.trouble = Some(libc::ECONNRESET);
             return true;
         }
         if state != State::SynReceived {
             self.sent.make_questionable(segment);
         }
         state != State::SynReceived
+    }
+
+    /// A reset was brought in. smoltcp ignores one that begins before data that was not acknowledged yet.
+    pub(super) fn on_reset(&mut self, before: State) {
+        let unknown = matches!(before, State::Closed | State::Listen | State::SynSent);
+        if !unknown && self.socket().state() == State::Closed {
+            self.trouble = Some(libc::ECONNRESET);
+        }
     }
 
     /// Whether a segment counts as a sign of the peer: after the handshake one that acknowledges what
