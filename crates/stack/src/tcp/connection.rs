@@ -87,6 +87,8 @@ struct Inner {
     held_up: bool,
     /// Segments that the channel had no room for, also in former lives.
     missed: u64,
+    /// When the peer is asked next, if data waits for its word alone.
+    ask_at: Option<Instant>,
     waiters: Waiters,
     timer: Option<Instant>,
     /// Who is to accept it, while nobody has.
@@ -188,6 +190,7 @@ impl Connection {
                 repeats: 0,
                 held_up: false,
                 missed: 0,
+                ask_at: None,
                 waiters: Waiters::default(),
                 timer: None,
                 listener,
@@ -444,6 +447,8 @@ impl Connection {
             let first = self.began + HALF_OPEN;
             let look = if now < first { first } else { now + HALF_OPEN };
             let look = inner.listener.is_some().then_some(look);
+            let ask = inner.ask_if_stuck(host, (self.local, self.remote), now);
+            let look = look.into_iter().chain(ask).min();
             inner.set_timer(host, self.channel, look, now);
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use plimsoll_packets::frame::{Packet, TcpFlags};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::device::{Batch, Device};
-use plimsoll_stack::{Stack, StackConfig, TcpListener};
+use plimsoll_stack::{Stack, StackConfig, TcpListener, TcpStream};
 use smoltcp::wire::{Ipv4Packet, TcpPacket};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -30,6 +30,16 @@ struct Segment {
 }
 
 impl Peer {
+    /// A connection in which its first window is this.
+    fn connect(&mut self, listener: &TcpListener, window: u16) -> TcpStream {
+        self.send(TcpFlags::SYN, window, &[]);
+        self.sequence += 1;
+        let answer = self.receive_until(|answer| answer.acknowledged == self.sequence);
+        self.expected = answer.begin.wrapping_add(1);
+        self.send(TcpFlags::ACK, window, &[]);
+        listener.accept().unwrap().0
+    }
+
     fn send(&self, flags: TcpFlags, window: u16, payload: &[u8]) {
         let packet =
             Packet::new(IpAddr::V4(PEER), IpAddr::V4(OURS)).numbers(self.sequence, self.expected);
@@ -77,12 +87,7 @@ fn a_window_is_heard_of_from_a_peer_that_does_not_count_its_probe() {
         sequence: 1000,
         expected: 0,
     };
-    peer.send(TcpFlags::SYN, 0, &[]);
-    peer.sequence += 1;
-    let answer = peer.receive_until(|answer| answer.acknowledged == 1001);
-    peer.expected = answer.begin.wrapping_add(1);
-    peer.send(TcpFlags::ACK, 0, &[]);
-    let mut ours = listener.accept().unwrap().0;
+    let mut ours = peer.connect(&listener, 0);
     ours.set_read_timeout(Some(SOON)).unwrap();
     ours.write_all(b"hello").unwrap();
     // The stack probes the closed window with a byte, and the peer does the same.
@@ -95,4 +100,33 @@ fn a_window_is_heard_of_from_a_peer_that_does_not_count_its_probe() {
     peer.send(TcpFlags::ACK, 10_000, &[]);
     let rest = peer.receive_until(|segment| segment.begin == peer.expected);
     assert_eq!(rest.payload, b"ello");
+}
+
+/// A window that closed while data was on its way was not probed: smoltcp had no timer any more when
+/// that of the retransmission had ended. If the peer's word that it is open again was lost, both
+/// waited for ever.
+#[test]
+fn a_window_that_closes_behind_data_on_its_way_is_probed() {
+    let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let stack = Stack::start(device, &StackConfig::at("10.0.0.2/24".parse().unwrap())).unwrap();
+    let listener = TcpListener::bind(&stack, "10.0.0.2:80").unwrap();
+    let mut peer = Peer {
+        cable,
+        sequence: 1000,
+        expected: 0,
+    };
+    let mut ours = peer.connect(&listener, 10_000);
+    ours.write_all(b"hello").unwrap();
+    peer.receive_until(|segment| segment.payload == b"hello");
+    // It had no memory for it.
+    peer.send(TcpFlags::ACK, 0, &[]);
+    let old = peer.expected.wrapping_sub(1);
+    for _ in 0..2 {
+        // The first question, or the answer to it, is lost.
+        peer.receive_until(|asks| asks.begin == old && asks.payload.is_empty());
+    }
+    peer.send(TcpFlags::ACK, 0, &[]);
+    peer.receive_until(|probe| probe.payload == b"h");
+    peer.send(TcpFlags::ACK, 10_000, &[]);
+    peer.receive_until(|segment| segment.payload == b"hello");
 }

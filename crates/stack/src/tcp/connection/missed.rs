@@ -1,19 +1,27 @@
-//! What a connection's full channel has discarded.
+//! When a peer is asked to say again how far it has come, and how much it takes.
 //!
-//! It may have been the peer's last acknowledgement, and nothing more comes then: all would wait for
-//! the retransmission timer, a second at least. But here it is known that something is missing. So
-//! the peer is asked to say it again, unless there is more to send, which it acknowledges as well.
+//! * The connection's full channel has discarded something. It may have been the last
+//!   acknowledgement, and nothing more comes then: all would wait for the retransmission timer, a
+//!   second at least. There is no need where there is more to send, which is acknowledged as well.
+//! * The peer has closed its window while data was on its way. smoltcp probes a closed window only from
+//!   the next segment of the peer's on that comes when the retransmission timer has ended.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use plimsoll_core::channel::Outcome;
 use plimsoll_core::time::Instant;
+use smoltcp::socket::tcp::State;
 use smoltcp::wire::{TcpRepr, TcpSeqNumber};
 
 use super::Inner;
 use super::ending::owes_for_end;
 use crate::host::Host;
-use crate::tcp::reset::{framed, plain};
+use crate::tcp::reset::{framed, instant, plain};
+
+/// Between two questions: as long as nothing was heard.
+const INTERVAL_MIN: Duration = Duration::from_secs(1);
+const INTERVAL_MAX: Duration = Duration::from_mins(1);
 
 impl Inner {
     /// Whether segments found no room since this was asked.
@@ -23,6 +31,29 @@ impl Inner {
         let in_device = self.in_device.as_ref();
         let missed = here + in_device.map_or(0, |channel| channel.refused());
         std::mem::replace(&mut self.missed, missed) < missed
+    }
+
+    /// Asks if data waits and smoltcp has no timer. Returns when it is to be looked again.
+    pub(super) fn ask_if_stuck(
+        &mut self,
+        host: &Host,
+        ends: (SocketAddr, SocketAddr),
+        now: Instant,
+    ) -> Option<Instant> {
+        let is_over = matches!(self.socket().state(), State::Closed | State::TimeWait);
+        let waits = self.socket().send_queue() > 0 && !is_over && !self.held_up;
+        let mut timer = || self.interface.poll_at(instant(now), &self.sockets);
+        if !waits || timer().is_some() {
+            self.ask_at = None;
+            return None;
+        }
+        if self.ask_at.is_none_or(|at| now >= at) {
+            let silent = self.owed_since.map(|since| now.saturating_since(since));
+            let interval = silent.unwrap_or_default().clamp(INTERVAL_MIN, INTERVAL_MAX);
+            self.ask_at = Some(now + interval);
+            self.ask_again(host, ends, now);
+        }
+        self.ask_at
     }
 
     /// Has the peer say again how far it has come, if it owes anything: it answers what is old
