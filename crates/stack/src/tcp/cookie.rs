@@ -63,7 +63,8 @@ pub(super) struct Syn {
 #[derive(Debug)]
 pub(crate) struct Cookies {
     key: [u64; 2],
-    /// What a program in the kernel has for a time is so much later than ours.
+    /// What a program in the kernel has for a time is so much later than ours. (Not in a time namespace with
+    /// a clock of its own: there the program knows no cookies, and they count with the rest.)
     kernel_ahead: Duration,
 }
 
