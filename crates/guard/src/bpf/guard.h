@@ -437,7 +437,7 @@ struct answers {
 	__u64 passed; /* those of them that went on to the stack */
 };
 
-/* Key of `protected_prefixes`: IPv4 as ::ffff:a.b.c.d/96+n. */
+/* Key of `protected_prefixes`: IPv4 as ::ffff:a.b.c.d/96+n. The value 0 says no. */
 struct prefix {
 	__u32 bits;
 	struct address address;

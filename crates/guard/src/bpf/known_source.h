@@ -89,8 +89,12 @@ static __always_inline bool is_still_known(const struct known_source *entry)
 static __always_inline bool is_of_known_prefix(const struct packet *packet)
 {
 	struct prefix source = { .bits = 128, .address = packet->source };
+	__u8 *is_meant;
 
-	return settings.know_prefixes && bpf_map_lookup_elem(&known_prefixes, &source);
+	if (!settings.know_prefixes)
+		return false;
+	is_meant = bpf_map_lookup_elem(&known_prefixes, &source);
+	return is_meant && *is_meant;
 }
 
 static __always_inline bool is_known_source(const struct packet *packet, __u32 service)

@@ -88,7 +88,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, PROTECTED_PREFIXES_MAX);
+	__uint(max_entries, PROTECTED_PREFIXES_MAX + 1); /* and one that says no for all of IPv4 */
 	__type(key, struct prefix);
 	__type(value, __u8);
 } protected_prefixes SEC(".maps");
@@ -97,7 +97,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, PROTECTED_PREFIXES_MAX);
+	__uint(max_entries, PROTECTED_PREFIXES_MAX + 1); /* and one that says no for all of IPv4 */
 	__type(key, struct prefix);
 	__type(value, __u8);
 } known_prefixes SEC(".maps");

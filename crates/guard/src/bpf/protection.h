@@ -28,11 +28,13 @@ static __always_inline bool is_established(const struct sock_common *sk)
 __noinline int is_protected_source(const struct packet *packet)
 {
 	struct prefix source = { .bits = 128 };
+	__u8 *is_meant;
 
 	if (!packet)
 		return false;
 	source.address = packet->source;
-	return bpf_map_lookup_elem(&protected_prefixes, &source) != NULL;
+	is_meant = bpf_map_lookup_elem(&protected_prefixes, &source);
+	return is_meant && *is_meant;
 }
 
 /* A connection comes first: new ones to a protected port must not starve it. */

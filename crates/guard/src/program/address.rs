@@ -1,9 +1,9 @@
 //! Addresses and prefixes as the program holds them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use libbpf_rs::{MapCore, MapFlags};
 
 use plimsoll_kernel::error::bpf;
@@ -35,25 +35,46 @@ pub(super) fn from_words(words: [u32; 4]) -> IpAddr {
     from_mapped(octets)
 }
 
+/// The length of the prefix of IPv6 that is IPv4.
+const IPV4_BITS: u32 = 96;
+
 /// A prefix as the program's trie wants it: `struct prefix`.
 fn prefix_key(prefix: &IpNet) -> Vec<u8> {
     let bits = match prefix {
-        IpNet::V4(v4) => 96 + u32::from(v4.prefix_len()),
+        IpNet::V4(v4) => IPV4_BITS + u32::from(v4.prefix_len()),
         IpNet::V6(v6) => v6.prefix_len().into(),
     };
     [&bits.to_ne_bytes()[..], &to_mapped(prefix.network())[..]].concat()
 }
 
+/// What a trie has for these prefixes. IPv4 lies within IPv6 there, but a prefix of IPv6 means IPv6
+/// alone: where one covers IPv4, so does a longer one that says no.
+fn entries(prefixes: &[IpNet]) -> BTreeMap<Vec<u8>, u8> {
+    let all_of_ipv4 = Ipv4Net::default();
+    let ipv4_in_ipv6 = Ipv6Addr::from(to_mapped(all_of_ipv4.network().into()));
+    let covers = |prefix: &IpNet| match prefix {
+        IpNet::V4(_) => false,
+        IpNet::V6(v6) => u32::from(v6.prefix_len()) < IPV4_BITS && v6.contains(&ipv4_in_ipv6),
+    };
+    let mut entries: BTreeMap<_, _> = prefixes.iter().map(|p| (prefix_key(p), 1)).collect();
+    if prefixes.iter().any(covers) {
+        entries.entry(prefix_key(&all_of_ipv4.into())).or_insert(0);
+    }
+    entries
+}
+
 /// Makes these prefixes the whole of a map. Those that are in it already stay all the time.
 pub(super) fn set_prefixes(map: &impl MapCore, prefixes: &[IpNet]) -> libbpf_rs::Result<()> {
+    let new = entries(prefixes);
     let old: BTreeSet<_> = map.keys().collect();
-    let new = prefixes.iter().map(prefix_key).collect();
     // First, so that there is room.
-    for gone in old.difference(&new) {
+    for gone in old.iter().filter(|key| !new.contains_key(*key)) {
         map.delete(gone)?;
     }
-    for key in new.difference(&old) {
-        map.update(key, &[1], MapFlags::ANY)?;
+    for (key, value) in &new {
+        if map.lookup(key, MapFlags::ANY)? != Some(vec![*value]) {
+            map.update(key, &[*value], MapFlags::ANY)?;
+        }
     }
     Ok(())
 }

@@ -116,6 +116,40 @@ fn clients_of_a_given_prefix_are_known_from_the_start() {
     });
 }
 
+/// Of `::/0`, as somebody writes it for all of IPv6, all hosts of IPv4 were known as well.
+#[test]
+fn a_prefix_of_ipv6_has_no_hosts_of_ipv4() {
+    with_guard(|guard| {
+        let _server = overloaded();
+        send(guard, CLIENT);
+        for (known, of_client, of_other, of_ipv6) in [
+            (&["::/0"][..], false, false, true),
+            (&["::/64"], false, false, false),
+            (&["::/0", "192.0.2.0/24"], true, false, true),
+            (&["::/0", "0.0.0.0/0"], true, true, true),
+            (&["::/0"], false, false, true),
+            (&["0.0.0.0/0"], true, true, false),
+        ] {
+            let known_prefixes = known.iter().map(|prefix| prefix.parse().unwrap()).collect();
+            let protection = Protection {
+                known: known_prefixes,
+                ..Protection::default()
+            };
+            guard.protect(&protection).unwrap();
+            for (source, is_known) in [
+                (CLIENT.into(), of_client),
+                ("192.0.3.1".parse().unwrap(), of_other),
+                ("2001:db8::1".parse::<IpAddr>().unwrap(), of_ipv6),
+            ] {
+                let before = known_packets(guard);
+                send(guard, source);
+                let of_source = known_packets(guard) - before;
+                assert_eq!(of_source, u64::from(is_known), "{source} of {known:?}");
+            }
+        }
+    });
+}
+
 /// The set that remembers a client of the UDP server: the same hash as the program's.
 fn set_of(keys: &[u64], client: Ipv4Addr) -> u32 {
     const UDP: u64 = 17;

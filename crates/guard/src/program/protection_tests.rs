@@ -38,7 +38,7 @@ fn stored(program: &Program<'_>, ports: &[u16]) -> ([BTreeSet<Vec<u8>>; 2], Vec<
 #[test]
 fn what_does_not_fit_changes_nothing() {
     const PORTS: [u16; 3] = [22, 53, 9];
-    let too_many = networks(limit::PROTECTED_PREFIXES_MAX.0 + 1);
+    let too_many = networks(limit::PROTECTED_PREFIXES_MAX.0 + 2);
     with_guard(|guard| {
         let program = &mut guard.program;
         let before = Protection {

@@ -330,11 +330,12 @@ fn protected_traffic_goes_by_the_protected_share() {
         guard
             .protect(&Protection {
                 ports: vec![ProtectedPort::udp(22)],
+                sources: vec!["::/0".parse().unwrap()],
                 ..Protection::default()
             })
             .unwrap();
         assert!(has_share(guard, &ssh, 1), "no longer protected");
-        assert!(has_share(guard, &from_friend, 1));
+        assert!(has_share(guard, &from_friend, 1), "no host of IPv6");
         assert!(has_share(guard, &udp_22, 40));
     });
 }
