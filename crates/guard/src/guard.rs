@@ -16,6 +16,7 @@ use crate::company::Reading;
 use crate::cookies::Cookies;
 use crate::counters::{self, Channel, Counters, Packets};
 use crate::error::Error;
+use crate::hidden;
 use crate::looks::Looks;
 pub use crate::program::Storage;
 use crate::program::types::{answering, limit};
@@ -93,6 +94,8 @@ pub struct Guard<'obj> {
     cookies: Option<Cookies>,
     /// IP protocols that tunnels of this host take, a bit for each.
     tunnels: Option<Looks<u64>>,
+    /// Only with an interface: ports of sockets above it.
+    hidden: Option<Looks<hidden::Ports>>,
     tracking: Tracking,
     charges: Charges,
     /// Packets without a socket when packet readers were last looked for.
@@ -137,6 +140,7 @@ impl<'obj> Guard<'obj> {
             regulator: None,
             cookies: None,
             tunnels: None,
+            hidden: None,
             interface: None,
             company: None,
             tracking: Tracking::at_load(host::has_connection_tracking()),
@@ -261,6 +265,10 @@ impl<'obj> Guard<'obj> {
         if let Some(tunnels) = &mut self.tunnels {
             self.program
                 .set_tunnels(tunnels.on_interval(Instant::now()));
+        }
+        if let Some(hidden) = &mut self.hidden {
+            self.program
+                .set_hidden(&hidden.on_interval(Instant::now()))?;
         }
         self.program.set_tracking(host::tracks_connections());
         self.spare_packet_readers();

@@ -29,6 +29,7 @@ mod events;
 mod filter;
 pub mod governor;
 mod guard;
+mod hidden;
 mod known;
 pub mod ledger;
 mod looks;

@@ -1,5 +1,5 @@
 //! What the host has that changes seldom and may take long to read, as it was last read: the
-//! sizes that routes allow, and which tunnels there are.
+//! sizes that routes allow, which tunnels there are, and which sockets are hidden.
 //!
 //! It is read at the start, and now and then by a thread of ordinary priority: the guard's own
 //! is real-time, and a router may have a million routes.
@@ -30,7 +30,7 @@ pub(crate) struct Looks<T> {
 /// What was read, and how long that took.
 type Read<T> = (io::Result<T>, Duration);
 
-impl<T: Copy + Default + Send + 'static> Looks<T> {
+impl<T: Clone + Default + Send + 'static> Looks<T> {
     /// Reads it as it is: for a thread that may wait.
     pub(crate) fn begin(read: impl Fn() -> io::Result<T> + Send + Sync + 'static) -> Self {
         let mut looks = Self {
@@ -57,12 +57,14 @@ impl<T: Copy + Default + Send + 'static> Looks<T> {
             // Without a thread it is tried again at the next look.
             self.reading = Errand::start(move || timed(&*read)).ok();
         }
-        self.known
+        self.known.clone()
     }
 
     /// Where the kernel refuses, what was known before may still be so.
     fn take(&mut self, (read, took): Read<T>, now: Instant) {
-        self.known = read.unwrap_or(self.known);
+        if let Ok(read) = read {
+            self.known = read;
+        }
         self.next = now + LOOK.max(took * REST);
     }
 }

@@ -184,7 +184,7 @@ int plimsoll_guard(struct xdp_md *ctx)
 	struct verdict verdict = { .kind = KIND_OTHER, .outcome = OUTCOME_ADMITTED };
 
 	judge_frame(ctx, &packet, &verdict);
-	leave_to_translation(ctx, &packet, &verdict);
+	leave_to_others(ctx, &packet, &verdict);
 	if (verdict.kind == KIND_TCP_LISTENER)
 		judge_handshake(ctx, &packet, &verdict);
 	if ((verdict.outcome == OUTCOME_ADMITTED || verdict.shed) && settings.shedding)

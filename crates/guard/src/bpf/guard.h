@@ -78,10 +78,13 @@ enum protection {
 	PROTECTION_NONE = PROTECTION_COUNT,
 };
 
-/* Bits of a port in `protected_ports`. */
-enum protected_protocol {
+/* Bits of a port in `ports`. */
+enum port_property {
 	PROTECTED_TCP = 1,
 	PROTECTED_UDP = 2,
+	/* Sockets are bound to a device above the guarded interface. */
+	HIDDEN_TCP = 4,
+	HIDDEN_UDP = 8,
 };
 
 enum limit {
@@ -397,6 +400,7 @@ struct settings {
 	__u8 fairness; /* an overloaded channel's packets are judged by source */
 	__u8 learning; /* who is served becomes known */
 	__u8 tracking; /* connection tracking knows connections */
+	__u8 hiding; /* some port has hidden sockets */
 	__u8 enslaved; /* the guarded interface belongs to a bridge, a bond or a VRF */
 	/* The guarded interface; no answer is sent before it is known (0). */
 	__u32 ifindex;

@@ -34,7 +34,7 @@ struct vocabulary {
 	enum outcome outcome;
 	enum destination destination;
 	enum slot slot;
-	enum protected_protocol protected_protocol;
+	enum port_property port_property;
 	enum limit limit;
 	enum source_class source_class;
 	enum answering answering;
@@ -77,13 +77,13 @@ struct {
 	__type(value, __u64);
 } changes SEC(".maps");
 
-/* By port: PROTECTED_TCP, PROTECTED_UDP. */
+/* By port: enum port_property. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
 	__type(key, __u32);
 	__type(value, __u8);
-} protected_ports SEC(".maps");
+} ports SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);

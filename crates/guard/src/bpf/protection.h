@@ -44,14 +44,14 @@ static __always_inline enum protection protection_of(const struct packet *packet
 {
 	__u32 port = bpf_ntohs(verdict->port);
 	__u8 protocol = packet->protocol == IPPROTO_TCP ? PROTECTED_TCP : PROTECTED_UDP;
-	__u8 *protocols;
+	__u8 *properties;
 
 	if (verdict->is_established && settings.protect_connections)
 		return PROTECTION_CONNECTION;
 	if (allowance->protected)
 		return PROTECTION_PROCESS;
-	protocols = port ? bpf_map_lookup_elem(&protected_ports, &port) : NULL;
-	if (protocols && *protocols & protocol)
+	properties = port ? bpf_map_lookup_elem(&ports, &port) : NULL;
+	if (properties && *properties & protocol)
 		return PROTECTION_PORT;
 	return settings.protect_prefixes && is_protected_source(packet) ? PROTECTION_SOURCE :
 									  PROTECTION_NONE;

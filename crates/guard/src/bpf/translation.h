@@ -51,19 +51,34 @@ enum unknown_flow {
 	UNKNOWN_FLOW_NOT_ASKED,
 	UNKNOWN_FLOW_FOR_SOCKET,
 	UNKNOWN_FLOW_TRANSLATED,
+	UNKNOWN_FLOW_FOR_HIDDEN, /* connection tracking need not be asked */
 };
+
+/*
+ * Whether packets to a port may be for a socket that is bound to a device above this interface: the
+ * look-up from here finds one without a device in its place.
+ */
+static __always_inline bool may_be_for_hidden(__u32 protocol, __u32 port)
+{
+	__u8 *properties = settings.hiding ? bpf_map_lookup_elem(&ports, &port) : NULL;
+
+	return properties && *properties & (protocol == IPPROTO_TCP ? HIDDEN_TCP : HIDDEN_UDP);
+}
 
 /*
  * Whether the flow of a packet for a slot's socket is to be asked for, which the socket refuses
  * or not. Functions of their own, here and below, for the stack.
  */
-__noinline int may_ask_for_flow(__u32 slot, __u32 is_refused)
+__noinline int may_ask_for_flow(__u32 slot, __u32 protocol, __u32 port, __u32 is_refused)
 {
 	struct allowance *evidence = bpf_map_lookup_elem(&allowances, &slot);
-	__u32 look = take_look();
+	__u32 look;
 
-	if (!evidence)
+	if (may_be_for_hidden(protocol, port))
+		return UNKNOWN_FLOW_FOR_HIDDEN;
+	if (!evidence || !settings.tracking)
 		return UNKNOWN_FLOW_NOT_ASKED;
+	look = take_look();
 	if ((look == 1 && is_refused) || is_evident(evidence->published_at))
 		return UNKNOWN_FLOW_TRANSLATED;
 	if (look || is_evident(evidence->translated_at))
@@ -93,20 +108,23 @@ static __always_inline bool is_at_risk(const struct verdict *verdict)
 		settings.shedding);
 }
 
-/* A packet that translation takes has no socket here. */
-static __always_inline void leave_to_translation(struct xdp_md *ctx, const struct packet *packet,
-						 struct verdict *verdict)
+/* A packet that another one takes than the socket that was found has no socket here. */
+static __always_inline void leave_to_others(struct xdp_md *ctx, const struct packet *packet,
+					    struct verdict *verdict)
 {
 	__u32 unknown, flow;
 
-	if (!settings.tracking || !is_at_risk(verdict))
+	if (!(settings.tracking | settings.hiding) || !is_at_risk(verdict))
 		return;
-	unknown = may_ask_for_flow(verdict->slot, verdict->outcome != OUTCOME_ADMITTED);
+	unknown = may_ask_for_flow(verdict->slot, packet->protocol, bpf_ntohs(verdict->port),
+				   verdict->outcome != OUTCOME_ADMITTED);
 	if (unknown == UNKNOWN_FLOW_NOT_ASKED)
 		return;
-	flow = flow_of(ctx, packet, verdict->source_port, verdict->port);
-	if (!is_translated(verdict->slot, flow, unknown))
-		return;
+	if (unknown != UNKNOWN_FLOW_FOR_HIDDEN) {
+		flow = flow_of(ctx, packet, verdict->source_port, verdict->port);
+		if (!is_translated(verdict->slot, flow, unknown))
+			return;
+	}
 	verdict->kind = KIND_CLOSED_PORT;
 	verdict->outcome = OUTCOME_ADMITTED;
 	verdict->channel = NULL;

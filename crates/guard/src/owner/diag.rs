@@ -7,7 +7,7 @@ use netlink_bindings::inet_diag::{IterableReplyAttrs, Msg, ReqV2, Request, TcpSt
 use netlink_bindings::traits::NetlinkRequest;
 use plimsoll_kernel::netlink;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Protocol {
     Udp,
     Tcp,
@@ -19,6 +19,8 @@ pub(crate) struct Socket {
     pub(crate) protocol: Protocol,
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
+    /// The interface that it is bound to; 0: none.
+    pub(crate) interface: u32,
     pub(crate) inode: u32,
     pub(crate) cookie: u64,
     pub(crate) user: u32,
@@ -28,10 +30,16 @@ pub(crate) struct Socket {
 /// Where a socket is bound.
 pub(crate) type Place = (Protocol, IpAddr, u16);
 
-/// At most `limit` of the sockets at places that are meant, and whether there were more.
+impl Socket {
+    pub(crate) fn place(&self) -> Place {
+        (self.protocol, self.address, self.port)
+    }
+}
+
+/// At most `limit` of the sockets that are meant, and whether there were more.
 pub(crate) fn sockets(
     limit: usize,
-    is_meant: impl Fn(Place) -> bool,
+    is_meant: impl Fn(&Socket) -> bool,
 ) -> io::Result<(Vec<Socket>, bool)> {
     let mut found = Found {
         sockets: Vec::new(),
@@ -58,7 +66,7 @@ struct Found<M> {
 fn dump(
     family: i32,
     protocol: Protocol,
-    found: &mut Found<impl Fn(Place) -> bool>,
+    found: &mut Found<impl Fn(&Socket) -> bool>,
 ) -> io::Result<bool> {
     let mut header = ReqV2 {
         family: u8::try_from(family).expect("a small number"),
@@ -81,7 +89,7 @@ fn dump(
 fn collect<R>(
     request: &R,
     protocol: Protocol,
-    found: &mut Found<impl Fn(Place) -> bool>,
+    found: &mut Found<impl Fn(&Socket) -> bool>,
 ) -> io::Result<bool>
 where
     R: for<'a> NetlinkRequest<ReplyType<'a> = (Msg, IterableReplyAttrs<'a>)>,
@@ -93,22 +101,23 @@ where
         let Some(address) = address(&message) else {
             continue;
         };
-        let port = message.sockid.sport();
-        if !(found.is_meant)((protocol, address, port)) {
+        let socket = Socket {
+            protocol,
+            address,
+            port: message.sockid.sport(),
+            interface: message.sockid.r#if,
+            inode: message.inode,
+            cookie: u64::from_ne_bytes(message.sockid.cookie),
+            user: message.uid,
+            control_group: attributes.get_cgroup_id().ok(),
+        };
+        if !(found.is_meant)(&socket) {
             continue;
         }
         if found.sockets.len() == found.limit {
             return Ok(false);
         }
-        found.sockets.push(Socket {
-            protocol,
-            address,
-            port,
-            inode: message.inode,
-            cookie: u64::from_ne_bytes(message.sockid.cookie),
-            user: message.uid,
-            control_group: attributes.get_cgroup_id().ok(),
-        });
+        found.sockets.push(socket);
     }
     Ok(true)
 }
@@ -142,7 +151,7 @@ mod tests {
         let last = sockets.iter().map(|socket| socket.local_addr().unwrap());
         for meant in last {
             let place = (Protocol::Udp, meant.ip(), meant.port());
-            let (found, more) = super::sockets(1, |other| other == place).unwrap();
+            let (found, more) = super::sockets(1, |other| other.place() == place).unwrap();
             assert_eq!(found.len(), 1);
             assert_eq!(found[0].port, meant.port());
             assert!(!more);

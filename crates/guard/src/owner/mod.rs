@@ -15,7 +15,7 @@
 //! first 20,000.
 
 pub(crate) mod control_group;
-mod diag;
+pub(crate) mod diag;
 mod holder;
 
 use std::collections::{HashMap, HashSet};
@@ -32,7 +32,7 @@ use diag::{Place, Protocol, Socket};
 use holder::Holders;
 
 /// Sockets listed at most; more than channels can be.
-const SOCKETS_MAX: usize = 20_000;
+pub(crate) const SOCKETS_MAX: usize = 20_000;
 
 /// Who has a socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,10 +99,10 @@ impl Owners {
     ) -> Result<(), Error> {
         let places = channels.flat_map(|(kind, address, port)| places_of(kind, address, port));
         let places: HashSet<Place> = places.collect();
-        self.refresh_where(|place| places.contains(&place))
+        self.refresh_where(|socket| places.contains(&socket.place()))
     }
 
-    fn refresh_where(&mut self, is_meant: impl Fn(Place) -> bool) -> Result<(), Error> {
+    fn refresh_where(&mut self, is_meant: impl Fn(&Socket) -> bool) -> Result<(), Error> {
         let (sockets, truncated) =
             diag::sockets(SOCKETS_MAX, is_meant).map_err(os("list the host's sockets"))?;
         self.truncated = truncated;
@@ -116,8 +116,7 @@ impl Owners {
             .collect();
         self.sockets.clear();
         for socket in sockets {
-            let key = (socket.protocol, socket.address, socket.port);
-            self.sockets.entry(key).or_default().push(socket);
+            self.sockets.entry(socket.place()).or_default().push(socket);
         }
         Ok(())
     }

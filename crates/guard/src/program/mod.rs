@@ -22,7 +22,8 @@ use plimsoll_core::time::TICK_SHIFT;
 use crate::address::{Class, LocalAddress};
 use crate::counters::{Packets, from_mapped, to_mapped};
 use crate::error::Error;
-use crate::protection::{ProtectedPort, Protection, Transport};
+use crate::hidden;
+use crate::protection::Protection;
 use address::{Stored, bound_address, set_prefixes, words};
 use books::Books;
 use channels::Gone;
@@ -30,6 +31,7 @@ use plimsoll_kernel::error::{bpf, os};
 use plimsoll_kernel::mapped::{Mapped, Plain, read_struct};
 use plimsoll_kernel::meter::monotonic_ns;
 use plimsoll_kernel::namespace;
+use ports::Ports;
 pub use sources::SourcesReader;
 use sources::{Overloaded, Tables};
 
@@ -57,6 +59,7 @@ mod limit_tests;
 #[cfg(test)]
 mod listener_tests;
 mod memory;
+mod ports;
 #[cfg(test)]
 mod protection_tests;
 mod settings;
@@ -121,6 +124,7 @@ pub(crate) struct Program<'obj> {
     shared: BTreeSet<u32>,
     /// The host's addresses, as the program has them.
     local: Stored,
+    ports: Ports,
     /// The host could have so many.
     cpus: u32,
     /// What is protected now.
@@ -192,6 +196,7 @@ impl<'obj> Program<'obj> {
             cpus,
             shared: BTreeSet::new(),
             local: Stored::default(),
+            ports: Ports::default(),
             protection: Protection {
                 ports: Vec::new(),
                 connections: false,
@@ -423,10 +428,9 @@ impl<'obj> Program<'obj> {
     /// Makes `protection` what is protected, instead of what was. If the kernel refuses,
     /// what was stays.
     pub(crate) fn set_protection(&mut self, protection: &Protection) -> Result<(), Error> {
-        let before = &self.protection;
-        if let Err(error) = self.store_protection(before, protection) {
+        if let Err(error) = self.store_protection(protection) {
             // It fitted before. A session does it once more, and tells if it cannot.
-            let _ = self.store_protection(protection, before);
+            let _ = self.store_protection(&self.protection.clone());
             return Err(error);
         }
         self.protection = protection.clone();
@@ -437,27 +441,24 @@ impl<'obj> Program<'obj> {
         Ok(())
     }
 
-    /// Stores the prefixes and ports of `protection` instead of those of `before`.
-    fn store_protection(&self, before: &Protection, protection: &Protection) -> Result<(), Error> {
+    /// Stores the prefixes and ports of `protection` instead of those before.
+    fn store_protection(&mut self, protection: &Protection) -> Result<(), Error> {
         let maps = &self.skeleton.maps;
         set_prefixes(&maps.protected_prefixes, &protection.sources)
             .map_err(bpf("store the protected prefixes"))?;
         set_prefixes(&maps.known_prefixes, &protection.known)
             .map_err(bpf("store the known prefixes"))?;
-        let gone = before.ports.iter().map(|protected| (protected.port, 0));
-        let mut ports: BTreeMap<u16, u8> = gone.collect();
-        for ProtectedPort { transport, port } in &protection.ports {
-            *ports.entry(*port).or_default() |= match transport {
-                Transport::Tcp => types::protected_protocol::PROTECTED_TCP.0 as u8,
-                Transport::Udp => types::protected_protocol::PROTECTED_UDP.0 as u8,
-            };
-        }
-        for (port, protocols) in ports {
-            maps.protected_ports
-                .update(&u32::from(port).to_ne_bytes(), &[protocols], MapFlags::ANY)
-                .map_err(bpf("protect a port"))?;
-        }
+        self.ports
+            .set_protected(&maps.ports, &protection.ports)
+            .map_err(bpf("protect a port"))?;
         Ok(())
+    }
+
+    /// Tells the program at which ports it may find another socket than the stack does.
+    pub(crate) fn set_hidden(&mut self, hidden: &hidden::Ports) -> Result<(), Error> {
+        self.settings().hiding = (!hidden.is_empty()).into();
+        let stored = self.ports.set_hidden(&self.skeleton.maps.ports, hidden);
+        Ok(stored.map_err(bpf("tell of hidden sockets"))?)
     }
 }
 

@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::Program;
 use super::test_host::with_guard;
-use super::types::{limit, protected_protocol};
+use super::types::{limit, port_property};
 use crate::protection::{ProtectedPort, Protection};
 
 /// So many networks.
@@ -25,7 +25,7 @@ fn stored(program: &Program<'_>, ports: &[u16]) -> ([BTreeSet<Vec<u8>>; 2], Vec<
     let maps = &program.skeleton.maps;
     let protocols = |port: &u16| {
         let key = u32::from(*port).to_ne_bytes();
-        let value = maps.protected_ports.lookup(&key, MapFlags::ANY).unwrap();
+        let value = maps.ports.lookup(&key, MapFlags::ANY).unwrap();
         value.unwrap()[0]
     };
     let prefixes = [
@@ -50,8 +50,8 @@ fn what_does_not_fit_changes_nothing() {
         program.set_protection(&before).unwrap();
         let old = stored(program, &PORTS);
         let (tcp, udp) = (
-            protected_protocol::PROTECTED_TCP.0 as u8,
-            protected_protocol::PROTECTED_UDP.0 as u8,
+            port_property::PROTECTED_TCP.0 as u8,
+            port_property::PROTECTED_UDP.0 as u8,
         );
         assert_eq!(old.1, [tcp, udp, 0]);
         assert_eq!(old.0.each_ref().map(BTreeSet::len), [2, 3]);

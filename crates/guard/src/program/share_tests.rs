@@ -13,7 +13,7 @@ use plimsoll_packets::frame::{self, Fragment, Packet, TcpFlags};
 
 use super::test_host::{HOST, connect, demand, from, protect, slot_of, with_guard};
 use super::*;
-use crate::{Guard, Outcome};
+use crate::{Guard, Outcome, ProtectedPort};
 
 const FRAMES: u32 = 100;
 const NEIGHBOUR_PACKETS: u64 = types::limit::NEIGHBOUR_PACKETS.0 as u64;

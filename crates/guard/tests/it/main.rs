@@ -4,6 +4,7 @@
 mod common;
 
 mod attach;
+mod bound_above;
 mod channels;
 mod check;
 mod closed_ports;

@@ -8,8 +8,9 @@ use plimsoll_core::demux::Kind;
 use plimsoll_packets::frame::Fragment;
 
 use super::has_share;
+use crate::ProtectedPort;
 use crate::program::test_host::{HOST, demand, from, with_guard};
-use crate::program::{ProtectedPort, Protection, SLOT_PROTECTED};
+use crate::program::{Protection, SLOT_PROTECTED};
 
 /// A datagram's pieces to a UDP port: the first and a later one.
 fn pieces(id: u32, port: u16) -> [Vec<u8>; 2] {
