@@ -21,6 +21,7 @@ use plimsoll_kernel::ethtool;
 use plimsoll_kernel::host;
 use plimsoll_kernel::knobs::{self, Attribute, Device, Napi, Netdev};
 use plimsoll_kernel::link::{self, Link};
+use plimsoll_kernel::packet_filter;
 use plimsoll_kernel::threaded::TRIED;
 use serde::Serialize;
 
@@ -111,7 +112,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
         adapter::interrupts(ifindex).map_err(os("ask how interrupts are coalesced"))?,
         ring(ifindex)?,
         adapter::offloads(interface, ifindex).map_err(os("ask for the adapter's offloads"))?,
-        filters::filters(Path::new("/proc")),
+        filters::filters(Path::new("/proc"), &packet_filter::has_rules()),
         filters::packet_readers(host::has_packet_readers()),
         namespace(&link),
         syn_cookies(link.kind.as_deref() == Some("veth")),

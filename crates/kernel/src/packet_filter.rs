@@ -98,6 +98,22 @@ pub fn rules(max: usize) -> io::Result<Option<Rules>> {
     Ok(Some(rules))
 }
 
+/// Whether `nf_tables` has any rule in this network namespace.
+///
+/// # Errors
+///
+/// The kernel refuses to tell.
+pub fn has_rules() -> io::Result<bool> {
+    if generation()?.is_none() {
+        return Ok(false);
+    }
+    let mut socket = netlink::Socket::new();
+    let request = Request::new().op_getrule_dump(&Nfgenmsg::default());
+    let mut replies = socket.request(&request)?;
+    let first = replies.recv().transpose()?;
+    Ok(first.is_some())
+}
+
 /// Asking for `nf_tables` where it is a module and not loaded would load it.
 fn has_nf_tables() -> bool {
     static BUILT_IN: OnceLock<bool> = OnceLock::new();
@@ -296,9 +312,11 @@ mod tests {
     fn each_change_has_another_number_and_too_many_rules_are_not_judged() {
         namespace::in_new(|| {
             let before = generation().unwrap().expect("nf_tables is there");
+            assert!(!has_rules().unwrap());
             assert_eq!(generation().unwrap(), Some(before));
             nft("add table t; add chain t c; add rule t c accept; add rule t c accept");
             assert_ne!(generation().unwrap(), Some(before));
+            assert!(has_rules().unwrap());
             assert_eq!(rules(2).unwrap(), Some(Rules::default()));
             assert_eq!(rules(1).unwrap(), None);
         })

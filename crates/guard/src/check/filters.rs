@@ -10,8 +10,8 @@ use std::path::Path;
 
 use super::{Finding, Verdict, finding};
 
-/// Files of `/proc` that tell, from `root`.
-pub(super) fn filters(root: &Path) -> Finding {
+/// Files of `/proc` that tell, from `root`; and whether `nf_tables` has rules.
+pub(super) fn filters(root: &Path, has_rules: &io::Result<bool>) -> Finding {
     let mut is_refused = false;
     let mut read = |path: &str| {
         let text = fs::read_to_string(root.join(path));
@@ -32,8 +32,8 @@ pub(super) fn filters(root: &Path) -> Finding {
         };
         found.push(format!("iptables has tables{nat}"));
     }
-    if is_module(&read("modules"), "nf_tables") {
-        found.push("nf_tables is loaded".to_owned());
+    if has_rules.as_ref().is_ok_and(|has_rules| *has_rules) {
+        found.push("nf_tables has rules".to_owned());
     }
     let tracked = read("sys/net/netfilter/nf_conntrack_count");
     if let Ok(tracked @ 1..) = tracked.trim().parse::<u64>() {
@@ -46,8 +46,8 @@ pub(super) fn filters(root: &Path) -> Finding {
     if read("sys/net/ipv4/ip_forward").trim() == "1" {
         found.push("this host forwards".to_owned());
     }
-    let verdict = if is_refused {
-        found.push("only root can see whether iptables has tables".to_owned());
+    let verdict = if is_refused || has_rules.is_err() {
+        found.push("only root can see whether there are rules of a packet filter".to_owned());
         Verdict::Unknown
     } else {
         Verdict::Limited
@@ -81,11 +81,6 @@ pub(super) fn packet_readers(are_there: bool) -> Finding {
     }
 }
 
-fn is_module(modules: &str, name: &str) -> bool {
-    let mut names = modules.lines().filter_map(|line| line.split(' ').next());
-    names.any(|module| module == name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,10 +109,6 @@ mod tests {
                 "iptables has tables",
             ),
             (
-                vec![("modules", "nf_tables 356352 0 - Live 0x0\n")],
-                "nf_tables is loaded",
-            ),
-            (
                 vec![("sys/net/netfilter/nf_conntrack_count", "7\n")],
                 "7 connections are tracked",
             ),
@@ -127,7 +118,7 @@ mod tests {
                 "this host forwards",
             ),
         ] {
-            let found = filters(root(&files).path());
+            let found = filters(root(&files).path(), &Ok(false));
             assert_eq!(
                 (found.verdict, found.found.as_str()),
                 (Verdict::Limited, said)
@@ -135,12 +126,18 @@ mod tests {
         }
         let calm = [
             ("net/ip_tables_names", ""),
-            ("modules", "nf_tables_other 1 0 - Live 0x0\n"),
             ("sys/net/netfilter/nf_conntrack_count", "0\n"),
             ("net/ip_vs", head),
             ("sys/net/ipv4/ip_forward", "0\n"),
         ];
-        assert_eq!(filters(root(&calm).path()).verdict, Verdict::Ok);
-        assert_eq!(filters(root(&[]).path()).verdict, Verdict::Ok);
+        assert_eq!(filters(root(&calm).path(), &Ok(false)).verdict, Verdict::Ok);
+        let nothing = root(&[]);
+        assert_eq!(filters(nothing.path(), &Ok(false)).verdict, Verdict::Ok);
+        let rules = filters(nothing.path(), &Ok(true));
+        assert_eq!(rules.verdict, Verdict::Limited);
+        assert_eq!(rules.found, "nf_tables has rules");
+        let refused = Err(io::ErrorKind::PermissionDenied.into());
+        let unknown = filters(nothing.path(), &refused);
+        assert_eq!(unknown.verdict, Verdict::Unknown);
     }
 }

@@ -112,6 +112,18 @@ fn offloads_and_filters_are_seen_as_they_are_switched() {
         );
         let plain = check("v0").unwrap();
         assert_finding(&plain, "offloads", Verdict::Ok, "as they are on the wire");
+        assert_finding(&plain, "filters", Verdict::Ok, "no packet filter");
+        let nft = std::process::Command::new("nft")
+            .arg("add table t; add chain t c; add rule t c accept")
+            .status();
+        assert!(nft.expect("nftables is installed: scripts/setup").success());
+        let filtering = check("v0").unwrap();
+        assert_finding(
+            &filtering,
+            "filters",
+            Verdict::Limited,
+            "nf_tables has rules",
+        );
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         let forwarding = check("v0").unwrap();
         assert_finding(
