@@ -94,7 +94,7 @@ pub struct Guard<'obj> {
     cookies: Option<Cookies>,
     /// IP protocols that tunnels of this host take, a bit for each.
     tunnels: Option<Looks<u64>>,
-    /// Only with an interface: ports of sockets above it.
+    /// Only with an interface: ports at which the program may find the wrong socket.
     hidden: Option<Looks<hidden::Ports>>,
     tracking: Tracking,
     charges: Charges,

@@ -10,6 +10,7 @@
 //! Read are the rules of `nf_tables`, those that `iptables-nft` makes included. Not read are
 //! legacy iptables, BPF programs, and what sets contain.
 
+pub mod diverted;
 pub mod forwarded;
 
 use std::fs;

@@ -82,7 +82,7 @@ enum protection {
 enum port_property {
 	PROTECTED_TCP = 1,
 	PROTECTED_UDP = 2,
-	/* Sockets are bound to a device above the guarded interface. */
+	/* Sockets get its packets that are not found from here: bound above, or of a proxy. */
 	HIDDEN_TCP = 4,
 	HIDDEN_UDP = 8,
 };

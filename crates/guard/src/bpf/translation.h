@@ -3,6 +3,7 @@
  * What translation takes before the socket that was found. A port of this host may be that of a
  * server and of a connection that is masqueraded for a host behind this one; a published port
  * may be that of its proxy as well. How full such a socket is says nothing of what is translated.
+ * Nor does it of what is for a socket that is not found from here (`may_be_for_hidden`).
  *
  * So before a packet is discarded for a socket, connection tracking is asked: while there is
  * time for it, and at a port where translated packets were found lately always. A few packets of
@@ -55,8 +56,8 @@ enum unknown_flow {
 };
 
 /*
- * Whether packets to a port may be for a socket that is bound to a device above this interface: the
- * look-up from here finds one without a device in its place.
+ * Whether packets to a port may be for a socket that is bound to a device above this interface, or
+ * a proxy's to which a rule diverts: the look-up from here finds another one in its place.
  */
 static __always_inline bool may_be_for_hidden(__u32 protocol, __u32 port)
 {

@@ -280,6 +280,30 @@ fn what_goes_on_to_a_published_server_is_not_judged_by_a_full_socket_here() {
     });
 }
 
+/// A resolver's port is diverted to a proxy (TPROXY), while the resolver's own queue is full.
+#[test]
+fn what_a_rule_diverts_to_a_proxy_is_not_judged_by_a_full_socket_here() {
+    in_namespace(|| {
+        nft("add table ip m; \
+             add chain ip m in { type filter hook prerouting priority -150; }; \
+             add rule ip m in iifname v0 udp dport 53 tproxy to :6000");
+        let proxy = patient((Ipv4Addr::UNSPECIFIED, 6000));
+        setsockopt(&proxy, sockopt::IpTransparent, &true).unwrap();
+        let _full = UdpSocket::bind((HOST_V4, 53)).unwrap();
+        let filler = UdpSocket::bind((HOST_V4, 0)).unwrap();
+        for _ in 0..10 * BURST {
+            filler.send_to(&[0; 64], (HOST_V4, 53)).unwrap();
+        }
+        guarded(|guard, wire| {
+            for client in 10_000..10_000 + FRAMES {
+                wire.send(&frame(client, 53));
+            }
+            assert_eq!(received(&proxy), u64::from(FRAMES));
+            assert_eq!(discarded(guard), 0);
+        });
+    });
+}
+
 #[test]
 fn a_socket_bound_to_a_bridge_gets_all_that_comes_in_by_its_port() {
     in_namespace(|| {
