@@ -221,11 +221,12 @@ impl Host {
         io::Error::new(io::ErrorKind::BrokenPipe, reason)
     }
 
-    /// An address that a socket may be bound to.
-    pub(crate) fn check_bindable(&self, address: IpAddr) -> io::Result<()> {
-        let everywhere = address.is_unspecified();
-        if everywhere || self.egress.is_local(address.to_canonical()) {
-            return Ok(());
+    /// Where a socket is that is to be bound to `at`: one of IPv4 may be written as one of IPv6, and the
+    /// stack has one link, so a scope says nothing.
+    pub(crate) fn bindable(&self, at: SocketAddr) -> io::Result<SocketAddr> {
+        let address = at.ip().to_canonical();
+        if address.is_unspecified() || self.egress.is_local(address) {
+            return Ok(SocketAddr::new(address, at.port()));
         }
         Err(io::Error::new(
             io::ErrorKind::AddrNotAvailable,

@@ -124,7 +124,7 @@ impl UdpSocket {
 
     fn bind_shared_one(stack: &Stack, at: SocketAddr) -> io::Result<Self> {
         let host = stack.host();
-        host.check_bindable(at.ip())?;
+        let at = host.bindable(at)?;
         let account = host.book.open(Owner::Udp(at));
         let (bound, first) = host.table.lock().bind_shared(at, &account)?;
         let place = if first { Place::First } else { Place::Beside };
@@ -133,7 +133,7 @@ impl UdpSocket {
 
     fn bind_one(stack: &Stack, at: SocketAddr) -> io::Result<Self> {
         let host = stack.host();
-        host.check_bindable(at.ip())?;
+        let at = host.bindable(at)?;
         let bind = |port| {
             let at = SocketAddr::new(at.ip(), port);
             let account = host.book.open(Owner::Udp(at));

@@ -216,7 +216,7 @@ impl Listener {
     fn takes(&self, local: SocketAddr) -> bool {
         let at = self.local.ip();
         let everywhere = at.is_unspecified() && (at.is_ipv6() || local.is_ipv4());
-        self.local.port() == local.port() && (everywhere || at.to_canonical() == local.ip())
+        self.local.port() == local.port() && (everywhere || at == local.ip())
     }
 }
 
@@ -254,9 +254,9 @@ impl TcpListener {
         first_that_works(at, |at| Self::bind_one(stack, at, backlog.max(1)))
     }
 
-    fn bind_one(stack: &Stack, local: SocketAddr, backlog: usize) -> io::Result<Self> {
+    fn bind_one(stack: &Stack, at: SocketAddr, backlog: usize) -> io::Result<Self> {
         let host = stack.host();
-        host.check_bindable(local.ip())?;
+        let local = host.bindable(at)?;
         let waker = Waker::new()?;
         let mut table = host.table.lock();
         let account = host.book.open(Owner::TcpListener(local));

@@ -143,6 +143,7 @@ impl TcpStream {
             let why = "connecting out takes an address that the stack owns alone";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
+        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
         host.egress.check_route(to.ip())?;
         let wildcard = match to {
             SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),

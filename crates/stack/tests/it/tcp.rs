@@ -422,6 +422,21 @@ fn finish(stream: &TcpStream) -> std::io::Result<()> {
     }
 }
 
+/// Such an address could be listened at, and not be connected to.
+#[test]
+fn an_ipv4_address_that_is_written_as_ipv6_can_be_connected_to() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "[::ffff:10.0.0.2]:80").unwrap();
+    assert_eq!(
+        listener.local_addr().unwrap(),
+        "10.0.0.2:80".parse().unwrap()
+    );
+    let stream = TcpStream::connect(&client, "[::ffff:10.0.0.2]:80").unwrap();
+    let (_, from) = listener.accept_timeout(SOON).unwrap();
+    assert_eq!(from, stream.local_addr().unwrap());
+    assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
+}
+
 #[test]
 fn connecting_without_waiting_tells_how_it_went() {
     let (client, server) = pair();

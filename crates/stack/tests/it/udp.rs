@@ -133,6 +133,23 @@ fn addresses_are_checked_as_the_standard_library_does() {
     assert_eq!(beyond.raw_os_error(), Some(libc::ENETUNREACH));
 }
 
+/// Bound there it received, and could not answer: sending was refused.
+#[test]
+fn an_ipv4_address_that_is_written_as_ipv6_is_the_same_address() {
+    let (one, other) = pair("soft-lrp");
+    let client = bind(&other, "10.0.0.2:0");
+    let server = bind(&one, "[::ffff:10.0.0.1]:7");
+    let at = server.local_addr().unwrap();
+    assert_eq!(at, "10.0.0.1:7".parse().unwrap());
+    client.send_to(b"question", "[::ffff:10.0.0.1]:7").unwrap();
+    let mut buffer = [0; 16];
+    let (length, from) = server.recv_from(&mut buffer).unwrap();
+    server.send_to(&buffer[..length], from).unwrap();
+    assert_eq!(client.recv_from(&mut buffer).unwrap(), (length, at));
+    let shared = ["10.0.0.1:8", "[::ffff:10.0.0.1]:8"];
+    let _both = shared.map(|at| UdpSocket::bind_shared(&one, at).unwrap());
+}
+
 #[test]
 fn a_connected_socket_hears_its_peer_alone() {
     let (one, other) = pair("soft-lrp");
