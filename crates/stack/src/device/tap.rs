@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::simulated::chunk_bytes_for;
 use super::wrapper::Wrapper;
-use super::{Batch, Capabilities, Device, Drops, Frame, HEADROOM_BYTES, Mac, Pool};
+use super::{Batch, Capabilities, Device, Drops, Frame, HEADROOM_BYTES, Mac, Pool, gone};
 use crate::error::Error;
 use crate::interface::{self, KernelBeside};
 use crate::wait;
@@ -152,7 +152,7 @@ impl Device for TapDevice {
             match (&self.file).read(&mut frame.chunk_mut()[HEADROOM_BYTES..]) {
                 Ok(length) => frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + length),
                 Err(error) if nothing_now(&error) => return Ok(received),
-                Err(error) => return Err(error),
+                Err(error) => return Err(broken(error)),
             }
             batch.push_back(frame);
         }
@@ -169,7 +169,7 @@ impl Device for TapDevice {
                 Err(error) if error.raw_os_error() == Some(libc::EIO) => {
                     self.unsent.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(broken(error)),
             }
             batch.pop_front();
             sent += 1;
@@ -271,6 +271,14 @@ impl Wrapper for TunDevice {
 /// Nothing to read, or the interface is down.
 fn nothing_now(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EIO)
+}
+
+/// What the kernel says of a file whose interface was deleted names no interface.
+fn broken(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EBADFD) => gone(),
+        _ => error,
+    }
 }
 
 #[cfg(test)]

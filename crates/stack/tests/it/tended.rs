@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_core::channel::ChannelConfig;
 use plimsoll_stack::device::packet::PacketDevice;
+use plimsoll_stack::device::tap::TapDevice;
 use plimsoll_stack::device::xdp::XdpConfig;
 use plimsoll_stack::device::{Batch, Device, Frame};
 use plimsoll_stack::{ReceivePath, Stack, StackConfig, UdpSocket};
@@ -112,6 +113,13 @@ fn who_waits_learns_that_the_interface_was_deleted() {
             run("ip link set stack0 down");
         }
         wait_until_it_is_told(&socket, "a packet socket", "ip link del stack0");
+    });
+    // "File descriptor in bad state" was told there.
+    Lan::create(|| {
+        let device = TapDevice::open("tap0").unwrap();
+        let stack = Stack::start(device, &config("soft-lrp")).unwrap();
+        let socket = UdpSocket::bind(&stack, "10.0.0.2:7").unwrap();
+        wait_until_it_is_told(&socket, "TAP", "ip link del tap0");
     });
 }
 
