@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "ioctls on an untagged union")]
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
@@ -125,8 +125,8 @@ pub(crate) fn refuse_kernels(
 
 const TAKE_ANOTHER: &str = "take another, or remove it there (`ip addr del`)";
 
-/// The kernel beside a device that shares no address with it: of two hosts with the same one, each
-/// would refuse what is for the other.
+/// The kernel beside a device. With one that shares no address with it, of two hosts with the same one
+/// each would refuse what is for the other.
 #[derive(Debug)]
 pub(crate) struct KernelBeside {
     interface: String,
@@ -145,10 +145,38 @@ impl KernelBeside {
 
     /// Refuses an address that it has. In another network namespace than the device's nobody can be asked.
     pub(crate) fn refuse(&self, address: IpAddr) -> Result<(), Error> {
-        match namespace::inode().ok() == self.namespace {
+        match self.can_be_asked() {
             true => refuse_kernels(&self.interface, address, TAKE_ANOTHER),
             false => Ok(()),
         }
+    }
+
+    /// Refuses an address that is to be shared with it and that it has not: nobody would answer who
+    /// asks for it on the link.
+    pub(crate) fn require(&self, address: IpAddr) -> Result<(), Error> {
+        if !self.can_be_asked() || self.takes(address)? {
+            return Ok(());
+        }
+        Err(Error::Config {
+            field: "addresses",
+            given: address.to_string(),
+            allowed: "an address that the kernel has, to be shared by ports, or be named in \
+                `XdpConfig::owned`, to be the stack's alone",
+        })
+    }
+
+    fn can_be_asked(&self) -> bool {
+        namespace::inode().ok() == self.namespace
+    }
+
+    /// Whether it takes what is for the address: an interface has it, or a route or a setting says so.
+    fn takes(&self, address: IpAddr) -> Result<bool, Error> {
+        let found = link::interface_with(address, &self.interface);
+        if found.map_err(Error::io("list addresses"))?.is_some() {
+            return Ok(true);
+        }
+        let bound = UdpSocket::bind((address, 0));
+        Ok(bound.is_ok())
     }
 }
 

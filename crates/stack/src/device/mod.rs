@@ -290,6 +290,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// There is no room. [`Error::KernelsAddress`]: the kernel has it, and the device shares none.
+    /// [`Error::Config`]: the device shares the kernel's, and it has it not.
     fn add_address(&self, address: IpAddr) -> Result<(), Error> {
         let _ = address;
         Ok(())

@@ -25,7 +25,6 @@ const PATHS: [&str; 2] = ["soft-lrp", "ni-lrp"];
 /// The stack has 10.0.0.3 of its own, or shares 10.0.0.2 and `fd00::2`. Beside it the kernel has
 /// those two, and 10.9.0.1 behind them.
 fn start(path: &str, owns: bool) -> Stack {
-    run("ip addr add fd00::2/64 dev stack0 nodad");
     run("ip addr add 10.9.0.1/32 dev lo");
     let (device, addresses) = match owns {
         true => (vec!["10.0.0.3".parse().unwrap()], vec!["10.0.0.3/24"]),
@@ -59,7 +58,6 @@ fn bind(stack: &Stack, at: &str) -> UdpSocket {
 #[test]
 fn an_address_of_the_kernels_is_not_taken_from_it() {
     Lan::create_apart(|_| {
-        run("ip addr add fd00::2/64 dev stack0 nodad");
         run("ip addr add 10.9.0.1/32 dev lo");
         let refused = |address: &str| {
             let owned = ["10.0.0.3", address].map(|one| one.parse().unwrap());
@@ -82,6 +80,40 @@ fn an_address_of_the_kernels_is_not_taken_from_it() {
             told.contains("10.9.0.1 on lo") && !told.contains("leave it out"),
             "{told}"
         );
+    });
+}
+
+/// A stack started there, and nobody on the link could find it: no host answered for the address.
+#[test]
+fn an_address_is_the_kernel_s_or_the_stack_s_own() {
+    Lan::create_apart(|_| {
+        let start = |address: &str, vlan: bool| {
+            let device = XdpConfig {
+                owned: vec!["10.0.0.3".parse().unwrap()],
+                ..XdpConfig::default()
+            };
+            match vlan {
+                true => start_at(address, Vlan::new(xdp(&device), 5).unwrap()),
+                false => start_at(address, xdp(&device)),
+            }
+        };
+        for (address, vlan) in [
+            ("10.0.0.4/24", false),
+            ("10.0.0.4/24", true),
+            ("fe80::9/64", false),
+        ] {
+            let error = start(address, vlan).unwrap_err();
+            let told = error.to_string();
+            assert!(
+                error.is_usage() && told.contains("XdpConfig::owned"),
+                "{told}"
+            );
+        }
+        assert!(start("10.0.0.3/24", true).is_ok());
+        assert!(start("10.0.0.2/24", false).is_ok());
+        // Without being an interface's an address can be the kernel's.
+        run("ip route add local 10.0.0.4 dev lo");
+        assert!(start("10.0.0.4/24", false).is_ok());
     });
 }
 
@@ -337,16 +369,21 @@ fn shared_addresses_reach_the_program_through_other_devices() {
             .macs(frame_mac(1), mac)
             .udp(9, 7, b"ours")
     };
+    let shared = || {
+        run("ip addr add 10.0.0.2/24 dev stack0");
+        run("ip addr add fd00::2/64 dev stack0 nodad");
+        xdp(&XdpConfig::default())
+    };
     // It hands on no rings, which `ni-lrp` needs.
     Lan::create(|| {
-        let device = xdp(&XdpConfig::default());
+        let device = shared();
         let frame = packet(device.mac());
         let faults = Faults::each(Fraction::from_percent(0));
         assert_takes(Faulty::new(device, faults, 1), "soft-lrp", &frame);
     });
     for path in PATHS {
         Lan::create(|| {
-            let device = xdp(&XdpConfig::default());
+            let device = shared();
             let mut frame = packet(device.mac());
             frame.splice(12..12, [0x81, 0, 0, 100]);
             assert_takes(Vlan::new(device, 100).unwrap(), path, &frame);

@@ -16,7 +16,7 @@ use plimsoll_stack::device::{Batch, Channel, Device, Endpoint};
 use plimsoll_stack::{Outcome, Stack, TcpListener};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, TcpPacket};
 
-use crate::lan::{self, Lan, SOON, config, content, owned, transfer, xdp};
+use crate::lan::{self, Lan, SOON, config, content, owned, run, transfer, xdp};
 
 const BACKLOG: usize = 2;
 /// Nobody answers a SYN that was discarded.
@@ -175,6 +175,7 @@ fn who_sends_seldom_finds_a_channel_open_though_all_was_lost_that_was_given() {
 fn a_listener_gets_syns_and_only_as_many_other_segments_as_may_be_answered() {
     Lan::create(|| {
         // The address is the kernel's, too: what is not for the listener stays the kernel's.
+        run("ip addr add 10.0.0.2/24 dev stack0");
         let shared = XdpConfig::default();
         let (device, sender) = (xdp(&shared), PacketDevice::open("kernel0").unwrap());
         device.add_address(at("10.0.0.2:0").ip()).unwrap();

@@ -44,7 +44,8 @@ pub struct XdpConfig {
     /// says nothing where queues are opened singly ([`BareQueue`](super::BareQueue)) or with memory each ([`open_whole`](super::open_whole)).
     pub all_queues: bool,
     /// Addresses that are the stack's alone: the kernel must not have them.
-    /// Default none: the kernel's addresses that the stack is told of are shared, by bound ports.
+    /// Default none: the kernel's addresses that the stack is told of are shared, by bound ports. Others of
+    /// the stack's are refused as it starts.
     pub owned: Vec<IpAddr>,
     /// Frames in memory, for receiving, in channels, and to be sent; at least
     /// 64. Default 8192, of 2 KiB each.

@@ -69,7 +69,7 @@ use super::packet::{Hearing, Overhearing};
 use super::simulated::ETHERNET_BYTES_MAX;
 use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, Mac, Pool};
 use crate::error::Error;
-use crate::interface;
+use crate::interface::{self, KernelBeside};
 
 /// The remedy for an owned address that the kernel has on the interface.
 const SHARE: &str = "leave it out (`--address`, in a program `XdpConfig::owned`) to share it by ports, or take another";
@@ -138,7 +138,8 @@ pub struct XdpInterface {
     // Before the rest: the program must not deliver to a socket that is gone.
     sockets: Sockets,
     shared: Arc<Shared>,
-    owns_address: bool,
+    owned: Box<[IpAddr]>,
+    kernel: KernelBeside,
     hearing: Hearing,
     overhearing: Overhearing,
 }
@@ -197,7 +198,8 @@ impl XdpInterface {
             settings,
             sockets,
             shared: Arc::new(shared),
-            owns_address: !config.owned.is_empty(),
+            owned: config.owned.as_slice().into(),
+            kernel: KernelBeside::of(interface),
             hearing,
             overhearing,
         })
@@ -383,6 +385,9 @@ impl Device for XdpInterface {
     }
 
     fn add_address(&self, address: IpAddr) -> Result<(), Error> {
+        if !self.owned.contains(&address) {
+            self.kernel.require(address)?;
+        }
         let shared = self.shared.program.share(address);
         let shared = shared.map_err(io::Error::other);
         shared.map_err(Error::io("have the XDP program know the addresses"))
@@ -411,7 +416,7 @@ impl Device for XdpInterface {
     }
 
     fn owns_address(&self) -> bool {
-        self.owns_address
+        !self.owned.is_empty()
     }
 
     fn release(&self, endpoint: Endpoint) {

@@ -80,7 +80,7 @@ impl Lan {
         });
     }
 
-    /// `stack0` with 10.0.0.2 of the kernel's; the other end in a namespace
+    /// `stack0` with 10.0.0.2 and `fd00::2` of the kernel's; the other end in a namespace
     /// that `test` is given.
     pub(crate) fn create_apart(test: impl FnOnce(&Far) + Send) {
         let far = Far::create();
@@ -96,6 +96,7 @@ impl Lan {
             set_up_stack_side();
             far.run(|| link::wait_until_sending("kernel0").unwrap());
             run("ip addr add 10.0.0.2/24 dev stack0");
+            run("ip addr add fd00::2/64 dev stack0 nodad");
             test(&far);
         });
     }
