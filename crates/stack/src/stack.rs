@@ -1,6 +1,7 @@
 //! A stack: a device, addresses, and the threads that receive.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,10 +31,19 @@ const FINISH: Duration = Duration::from_secs(5);
 /// A host of its own on a device. Clones are the same stack; it ends when the
 /// last of them and the last of its sockets are dropped. That drop waits, 5 s at most, until peers
 /// have acknowledged what dropped TCP streams have written, and resets the connections of the others.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Stack(Arc<Inner>);
 
-#[derive(Debug)]
+/// Its addresses. The rest is long, and holds keys that others must not know.
+impl fmt::Debug for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<IpAddr> = self.addresses().collect();
+        f.debug_struct("Stack")
+            .field("addresses", &addresses)
+            .finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     host: Arc<Host>,
     proxies: Box<[Arc<Waker>]>,

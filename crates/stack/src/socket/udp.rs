@@ -6,6 +6,7 @@
 //! thread that does not run spends nothing on packets.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -50,7 +51,6 @@ const NEVER: u64 = u64::MAX;
 /// one up.
 ///
 /// All methods take `&self`; threads may share a socket.
-#[derive(Debug)]
 pub struct UdpSocket {
     stack: Stack,
     bound: SocketAddr,
@@ -70,6 +70,15 @@ pub struct UdpSocket {
     refused: AtomicU64,
     /// Waker and ring, where the device demultiplexes.
     both: Option<Both>,
+}
+
+impl fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UdpSocket")
+            .field("bound", &self.bound)
+            .field("peer", &self.remote())
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,7 @@
 //! Listeners: a backlog that is kept at the demultiplexer, and cookies for SYNs beyond it.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -221,11 +222,18 @@ impl Listener {
 }
 
 /// A TCP listener of a [`Stack`], shaped like [`std::net::TcpListener`].
-#[derive(Debug)]
 pub struct TcpListener {
     stack: Stack,
     listener: Arc<Listener>,
     nonblocking: AtomicBool,
+}
+
+impl fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpListener")
+            .field("local", &self.listener.local)
+            .finish_non_exhaustive()
+    }
 }
 
 impl TcpListener {

@@ -1,5 +1,6 @@
 //! TCP streams, shaped like [`std::net::TcpStream`].
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -28,7 +29,6 @@ use crate::stack::Stack;
 /// writing return `TimedOut`. After the drop, a peer is given up that acknowledges nothing for a
 /// minute. Who only reads waits for ever for a peer that is gone, but for
 /// [`set_keepalive`](Self::set_keepalive).
-#[derive(Debug)]
 pub struct TcpStream {
     stack: Stack,
     connection: Arc<Connection>,
@@ -39,6 +39,15 @@ pub struct TcpStream {
     read_shut: AtomicBool,
     /// Why it ended was told.
     error_taken: AtomicBool,
+}
+
+impl fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpStream")
+            .field("local", &self.connection.local)
+            .field("remote", &self.connection.remote)
+            .finish_non_exhaustive()
+    }
 }
 
 impl TcpStream {

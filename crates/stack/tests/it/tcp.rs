@@ -10,7 +10,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use plimsoll_core::config::Fraction;
 use plimsoll_stack::device::faulty::{Faults, Faulty};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
-use plimsoll_stack::{Outcome, Owner, Stack, StackConfig, TcpConfig, TcpListener, TcpStream};
+use plimsoll_stack::{
+    Outcome, Owner, Stack, StackConfig, TcpConfig, TcpListener, TcpStream, UdpSocket,
+};
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(20);
@@ -419,6 +421,27 @@ fn finish(stream: &TcpStream) -> std::io::Result<()> {
         assert!(Instant::now() < end, "neither connected nor refused");
         let mut wanted = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
         poll(&mut wanted, PollTimeout::from(20_000_u16)).unwrap();
+    }
+}
+
+/// It was a megabyte, with the keys that others must not know in it.
+#[test]
+fn what_a_log_shows_of_sockets_is_short_and_tells_no_secret() {
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let (stream, _accepted) = connected(&client, &listener);
+    let socket = UdpSocket::bind(&server, "10.0.0.2:7").unwrap();
+    let shown = [
+        ("10.0.0.2", format!("{server:?}")),
+        ("10.0.0.2:80", format!("{listener:?}")),
+        ("10.0.0.2:80", format!("{stream:?}")),
+        ("10.0.0.2:7", format!("{socket:?}")),
+    ];
+    for (address, shown) in shown {
+        let start = &shown[..shown.len().min(300)];
+        assert!(shown.contains(address), "{start}");
+        assert!(shown.len() < 1000, "{} bytes: {start}", shown.len());
+        assert!(!shown.contains("secret"), "{start}");
     }
 }
 
