@@ -99,7 +99,8 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(async {
 //! let socket = UdpSocket::bind(&stack, "10.0.0.1:7")?;
 //! socket.set_nonblocking(true)?;
-//! let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
+//! // SAFETY: a socket has one descriptor, which is open as long as the socket is there.
+//! let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? };
 //! # std::thread::spawn(move || {
 //! #     for _ in 0..2 {
 //! #         client.send_to(b"hello", "10.0.0.1:7").unwrap();
@@ -110,6 +111,103 @@
 //! # assert_eq!(echo_one(&socket).await?, 5);
 //! # Ok(())
 //! # })
+//! # }
+//! ```
+//!
+//! A stream's descriptor tells of data and of room to write in the same way: it becomes readable. Register it for
+//! both nevertheless, so that tokio keeps a waker for who reads and one for who writes. With readability alone
+//! the last of two tasks takes the other's, which then waits for ever. This is all that `tokio::io::split`,
+//! `copy_bidirectional`, or an HTTP library need:
+//!
+//! ```
+//! # use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+//! # use plimsoll_stack::{Stack, StackConfig, TcpListener, TcpStream};
+//! use std::io::{self, Read, Write};
+//! use std::net::Shutdown;
+//! use std::pin::Pin;
+//! use std::task::{Context, Poll, ready};
+//! use tokio::io::unix::AsyncFd;
+//! use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+//!
+//! struct AsyncStream(AsyncFd<TcpStream>);
+//!
+//! impl AsyncStream {
+//!     fn new(stream: TcpStream) -> io::Result<Self> {
+//!         stream.set_nonblocking(true)?;
+//!         // SAFETY: a stream has one descriptor, which is open as long as the stream is there.
+//!         Ok(Self(unsafe { AsyncFd::register(stream)? }))
+//!     }
+//! }
+//!
+//! impl AsyncRead for AsyncStream {
+//!     fn poll_read(
+//!         self: Pin<&mut Self>,
+//!         context: &mut Context<'_>,
+//!         buffer: &mut ReadBuf<'_>,
+//!     ) -> Poll<io::Result<()>> {
+//!         loop {
+//!             let mut ready = ready!(self.0.poll_read_ready(context))?;
+//!             let unfilled = buffer.initialize_unfilled();
+//!             if let Ok(read) = ready.try_io(|stream| stream.get_ref().read(unfilled)) {
+//!                 buffer.advance(read?);
+//!                 return Poll::Ready(Ok(()));
+//!             }
+//!         }
+//!     }
+//! }
+//!
+//! impl AsyncWrite for AsyncStream {
+//!     fn poll_write(
+//!         self: Pin<&mut Self>,
+//!         context: &mut Context<'_>,
+//!         bytes: &[u8],
+//!     ) -> Poll<io::Result<usize>> {
+//!         loop {
+//!             let mut ready = ready!(self.0.poll_write_ready(context))?;
+//!             if let Ok(written) = ready.try_io(|stream| stream.get_ref().write(bytes)) {
+//!                 return Poll::Ready(written);
+//!             }
+//!         }
+//!     }
+//!
+//!     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+//!         Poll::Ready(Ok(()))
+//!     }
+//!
+//!     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+//!         Poll::Ready(self.0.get_ref().shutdown(Shutdown::Write))
+//!     }
+//! }
+//! # async fn exchange(stream: TcpStream, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+//! #     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//! #     let (mut reader, mut writer) = tokio::io::split(AsyncStream::new(stream)?);
+//! #     let writing = tokio::spawn(async move {
+//! #         writer.write_all(&bytes).await?;
+//! #         writer.shutdown().await
+//! #     });
+//! #     let mut read = Vec::new();
+//! #     reader.read_to_end(&mut read).await?;
+//! #     writing.await??;
+//! #     Ok(read)
+//! # }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (here, there) = SimulatedDevice::pair(&SimulatedConfig::default())?;
+//! # let stack = Stack::start(here, &StackConfig::at("10.0.0.1/24".parse()?))?;
+//! # let other = Stack::start(there, &StackConfig::at("10.0.0.2/24".parse()?))?;
+//! # let listener = TcpListener::bind(&stack, "10.0.0.1:80")?;
+//! # let client = TcpStream::connect(&other, "10.0.0.1:80")?;
+//! # let (server, _) = listener.accept()?;
+//! # // More than the buffers hold, both ways at once.
+//! # let (asked, told) = (vec![1; 1_000_000], vec![2; 1_000_000]);
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+//! # let (to_ask, to_tell) = (asked.clone(), told.clone());
+//! # runtime.block_on(async move {
+//! #     let asking = tokio::spawn(exchange(client, to_ask));
+//! #     assert!(exchange(server, to_tell).await? == asked);
+//! #     assert!(asking.await?? == told);
+//! #     io::Result::Ok(())
+//! # })?;
+//! # Ok(())
 //! # }
 //! ```
 //!

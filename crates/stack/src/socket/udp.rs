@@ -326,7 +326,7 @@ waiting_methods!(UdpSocket);
 
 /// Readable when something is there as the descriptor is taken, or has come since then or since a call returned
 /// `WouldBlock`: receive until that, then wait for this descriptor, with poll(2) or an event loop. It tells nothing of room
-/// to send: that is [`UdpSocket::poll`]'s.
+/// to send: that is [`UdpSocket::poll`]'s. It is one descriptor, open as long as the socket is there.
 impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.tell_of_arrivals();

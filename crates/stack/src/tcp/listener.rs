@@ -417,7 +417,7 @@ impl Iterator for Incoming<'_> {
     }
 }
 
-/// Readable while connections wait to be accepted.
+/// Readable while connections wait to be accepted. It is one descriptor, open as long as the listener is there.
 impl AsFd for TcpListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.waker.as_fd()

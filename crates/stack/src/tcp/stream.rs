@@ -481,7 +481,7 @@ impl Write for TcpStream {
 /// Readable when there is something to read as the descriptor is taken, or comes from then on. After a
 /// call that returned `WouldBlock`: when what that call waits for has happened. So call until that, then wait
 /// for this descriptor, with poll(2) or an event loop, on one thread. Of what nobody takes, as of data where
-/// only writing goes on, it tells for a few more such calls.
+/// only writing goes on, it tells for a few more such calls. It is one descriptor, open as long as the stream is there.
 impl AsFd for TcpStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         let host = self.stack.host();
