@@ -174,6 +174,8 @@ impl UdpSocket {
             ahead: VecDeque::new(),
             tally: Arc::clone(&account),
             inhibiting: bound.inhibiting,
+            by_descriptor: false,
+            told: false,
         }));
         if let Some(ahead) = &host.ahead {
             let weak: Weak<Mutex<Receiving>> = Arc::downgrade(&receiving);
@@ -324,9 +326,9 @@ impl UdpSocket {
 
 waiting_methods!(UdpSocket);
 
-/// Readable when something is there as the descriptor is taken, or has come since then or since a call returned
-/// `WouldBlock`: receive until that, then wait for this descriptor, with poll(2) or an event loop. It tells nothing of room
-/// to send: that is [`UdpSocket::poll`]'s. It is one descriptor, open as long as the socket is there.
+/// Readable when something is there as the descriptor is taken, or comes from then on, until a call returns `WouldBlock`:
+/// receive until that, then wait for this descriptor, with poll(2) or an event loop. It stays readable while calls leave
+/// something. It tells nothing of room to send: that is [`UdpSocket::poll`]'s. It is one descriptor, open as long as the socket is there.
 impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.tell_of_arrivals();

@@ -6,10 +6,12 @@ use std::net::{
     TcpListener as KernelListener, TcpStream as KernelStream, UdpSocket as KernelSocket,
 };
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use plimsoll_stack::{Outcome, Readiness, Stack, TcpListener, TcpStream, UdpSocket};
 
 use crate::lan::{Lan, SOON, config, owned, xdp};
@@ -61,6 +63,53 @@ fn that_of_a_udp_socket_tells_of_datagrams() {
         assert!(is_readable(&before, SOON));
         let later = UdpSocket::bind(stack, "10.0.0.2:8").unwrap();
         assert_tells_of_later(&later, || send("10.0.0.2:8"));
+    });
+}
+
+/// Whenever the descriptor tells of something, takes one datagram and answers it.
+fn answer_one_at_a_time(socket: &UdpSocket, stop: &AtomicBool) {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+    let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+    epoll.add(socket, event).unwrap();
+    let (mut events, mut buffer) = ([event], [0; 16]);
+    while !stop.load(Ordering::Relaxed) {
+        if epoll.wait(&mut events, 100_u8).unwrap() == 1
+            && let Ok((length, from)) = socket.recv_from(&mut buffer)
+        {
+            socket.send_to(&buffer[..length], from).unwrap();
+        }
+    }
+}
+
+/// `exchange`: sends some and hears all answers.
+pub(crate) fn assert_answers_one_at_a_time(socket: &UdpSocket, exchange: impl Fn() -> bool) {
+    const ROUNDS: usize = 2000;
+    socket.set_nonblocking(true).unwrap();
+    let stop = AtomicBool::new(false);
+    let answered = thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| answer_one_at_a_time(socket, &stop));
+        }
+        let answered = (0..ROUNDS).take_while(|_| exchange()).count();
+        stop.store(true, Ordering::Relaxed);
+        answered
+    });
+    assert_eq!(answered, ROUNDS);
+}
+
+/// What a call left in a ring of the socket's own told nothing: threads that wait for one socket slept
+/// on beside it.
+#[test]
+fn that_of_a_udp_socket_tells_of_what_a_call_left() {
+    on_each_path(|stack| {
+        let server = UdpSocket::bind(stack, "10.0.0.2:7").unwrap();
+        let client = KernelSocket::bind("10.0.0.1:0").unwrap();
+        client.connect("10.0.0.2:7").unwrap();
+        client.set_read_timeout(Some(SOON)).unwrap();
+        assert_answers_one_at_a_time(&server, || {
+            let sent = (0..4).all(|_| client.send(b"hello").is_ok());
+            sent && (0..4).all(|_| client.recv(&mut [0; 16]).is_ok())
+        });
     });
 }
 

@@ -14,6 +14,8 @@ use plimsoll_stack::{
     Counts, Outcome, Owner, PolledConfig, ReceivePath, Stack, StackConfig, UdpSocket,
 };
 
+use crate::descriptors::assert_answers_one_at_a_time;
+
 /// All paths but `ni-lrp`, for which the simulated device has no demultiplexer.
 fn paths() -> impl Iterator<Item = &'static str> {
     let names = ReceivePath::NAMES.into_iter();
@@ -220,6 +222,21 @@ fn non_blocking_and_deadlines() {
     let limit = PollTimeout::try_from(SOON).unwrap();
     assert_eq!(poll(&mut polled, limit).unwrap(), 1);
     assert_eq!(server.recv_from(&mut buffer).unwrap().0, 3);
+}
+
+/// What came while a call of another thread found nothing told nothing.
+#[test]
+fn who_takes_one_datagram_at_a_time_hears_of_the_next_on_every_path() {
+    for path in paths() {
+        println!("{path}");
+        let (one, other) = pair(path);
+        let (client, server) = (bind(&one, "10.0.0.1:0"), bind(&other, "10.0.0.2:7"));
+        client.connect("10.0.0.2:7").unwrap();
+        assert_answers_one_at_a_time(&server, || {
+            let sent = (0..4).all(|_| client.send(b"hello").is_ok());
+            sent && (0..4).all(|_| client.recv(&mut [0; 16]).is_ok())
+        });
+    }
 }
 
 #[test]

@@ -52,6 +52,7 @@ impl UdpSocket {
     /// Whoever takes the descriptor is going to wait for it, and may not have received before.
     pub(super) fn tell_of_arrivals(&self) {
         let receiving = &mut *self.receiving.lock();
+        receiving.by_descriptor = true;
         let is_there = receiving.has_more() || self.trouble.is_set();
         if is_there || receiving.consumer.request_interrupt() != InterruptRequest::Pending {
             self.waker.wake();
@@ -87,11 +88,13 @@ impl UdpSocket {
         if receiving.has_more() {
             return Ok(true);
         }
-        self.waker.clear();
+        self.clear(receiving);
         let request = receiving.consumer.request_interrupt();
         let ready = self.trouble.is_set() || request != InterruptRequest::Pending;
-        // That may have been others' waking, and nothing would wake them again.
-        self.pass_on(|| ready);
+        if ready {
+            // That may have been others' waking, and nothing would wake them again.
+            self.waker.wake();
+        }
         if request == InterruptRequest::Closed {
             return Err(self.host().failure());
         }

@@ -35,6 +35,10 @@ pub(super) struct Receiving {
     pub(super) ahead: VecDeque<Datagram>,
     pub(super) tally: Arc<Account>,
     pub(super) inhibiting: Arc<AtomicBool>,
+    /// An event loop may wait for the descriptor.
+    pub(super) by_descriptor: bool,
+    /// The descriptor is readable, since a call left something.
+    pub(super) told: bool,
 }
 
 /// Frames that one look at the queue may find unfit before the clock is read.
@@ -164,7 +168,7 @@ impl UdpSocket {
             let received = receive(&mut receiving, now)?;
             drop(work);
             if let Some(received) = received {
-                self.pass_on(|| receiving.has_more());
+                self.pass_on(&mut receiving);
                 return Ok(received);
             }
             if receiving.has_more() || !options.nonblocking && now < polling {
@@ -192,11 +196,13 @@ impl UdpSocket {
 
     /// Whether the next arrival will wake who waits; otherwise something is there by now.
     fn must_wait(&self, receiving: &mut Receiving) -> io::Result<bool> {
-        self.waker.clear();
+        self.clear(receiving);
         let request = self.trouble.take();
         let request = request.map(|()| receiving.consumer.request_interrupt());
-        // That may have been others' waking, and nothing would wake them again.
-        self.pass_on(|| !matches!(request, Ok(InterruptRequest::Pending)));
+        if !matches!(request, Ok(InterruptRequest::Pending)) {
+            // That may have been others' waking, and nothing would wake them again.
+            self.waker.wake();
+        }
         match request? {
             InterruptRequest::Pending => Ok(true),
             InterruptRequest::Ready => Ok(false),
@@ -204,10 +210,19 @@ impl UdpSocket {
         }
     }
 
-    /// There is something for other threads that wait as well. To be called with the lock held
-    /// under which they begin to wait.
-    pub(super) fn pass_on(&self, there_is_more: impl FnOnce() -> bool) {
-        if self.waiting.load(Ordering::Relaxed) > 0 && there_is_more() {
+    /// Nobody is told any more until the next arrival.
+    pub(super) fn clear(&self, receiving: &mut Receiving) {
+        receiving.told = false;
+        self.waker.clear();
+    }
+
+    /// A call is over. If there is more, it is for other threads that wait as well. To event loops a
+    /// ring says no more of what was taken from it.
+    fn pass_on(&self, receiving: &mut Receiving) {
+        let by_descriptor = self.both.is_some() && receiving.by_descriptor && !receiving.told;
+        let is_awaited = self.waiting.load(Ordering::Relaxed) > 0 || by_descriptor;
+        if is_awaited && receiving.has_more() {
+            receiving.told = true;
             self.waker.wake();
         }
     }
@@ -231,7 +246,7 @@ impl UdpSocket {
     ) -> io::Result<T> {
         let mut receiving = self.receiving.lock();
         let received = receive(&mut receiving, now)?;
-        self.pass_on(|| receiving.has_more());
+        self.pass_on(&mut receiving);
         received.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
