@@ -105,9 +105,13 @@ impl TcpStream {
         let stream = Self::new(stack, Self::begin(stack.host(), to)?);
         stream.options.set_nonblocking(true);
         match stream.finish_connect() {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            _ => Ok(stream),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            known => {
+                known?;
+                stream.connection.tell();
+            }
         }
+        Ok(stream)
     }
 
     /// Whether what [`connect_nonblocking`](Self::connect_nonblocking) began has come about. A

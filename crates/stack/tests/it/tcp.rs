@@ -460,6 +460,25 @@ fn an_ipv4_address_that_is_written_as_ipv6_can_be_connected_to() {
     assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
 }
 
+/// What had come about by the time that the call returned was told to nobody, so an event loop waited for
+/// ever.
+#[test]
+fn connecting_without_waiting_tells_of_what_came_about_at_once() {
+    const CONNECTIONS: usize = 1000;
+    let (client, server) = pair();
+    let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
+    let at = listener.local_addr().unwrap();
+    for number in 0..CONNECTIONS {
+        let stream = TcpStream::connect_nonblocking(&client, at).unwrap();
+        let accepted = listener.accept_timeout(SOON).unwrap();
+        let mut wanted = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+        let told = poll(&mut wanted, PollTimeout::from(10_000_u16)).unwrap();
+        assert_eq!(told, 1, "connection {number}");
+        stream.finish_connect().unwrap();
+        drop((stream, accepted));
+    }
+}
+
 #[test]
 fn connecting_without_waiting_tells_how_it_went() {
     let (client, server) = pair();

@@ -181,6 +181,11 @@ impl Connection {
         }
     }
 
+    /// The descriptor tells of what was found, too: an event loop has not seen it.
+    pub(in crate::tcp) fn tell(&self) {
+        self.inner.lock().waiters.tell(&self.waker);
+    }
+
     /// Whoever waits is to look again.
     pub(in crate::tcp) fn wake(&self) {
         self.wake_all(&mut self.inner.lock());
