@@ -24,6 +24,10 @@ enum steer_limit {
 	GIVEN_MAX = GIVEN_TO_QUEUES + QUEUES_MAX,
 	TRY_EVERY = 32, /* of the frames for a socket without room, so many are one that it gets */
 	TRY_AFTER_TICKS = 16, /* of the kernel without such a frame, the next is one: 16 to 160 ms */
+	COOKIE_HASH_BITS = 24,
+	COOKIE_CLASS_BITS = 3,
+	COOKIE_UNIT_S = 64, /* of a cookie's age */
+	COOKIE_UNITS = 32, /* are counted */
 };
 
 /* Where `entry_counts` has which. */
@@ -73,6 +77,11 @@ struct connection {
 	struct address remote;
 	__be16 local_port;
 	__be16 remote_port;
+};
+
+struct ports {
+	__be16 source;
+	__be16 destination;
 };
 
 /* What a listener's cookie is a hash of, and four bytes behind it. */

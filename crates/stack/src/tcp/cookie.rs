@@ -32,17 +32,16 @@ use siphasher::sip::SipHasher24;
 use smoltcp::wire::TcpSeqNumber;
 
 use crate::clock;
+use crate::device::xdp::{
+    COOKIE_CLASS_BITS as CLASS_BITS, COOKIE_HASH_BITS as HASH_BITS, COOKIE_UNIT as UNIT,
+    COOKIE_UNITS as UNITS,
+};
 use crate::error::Error;
 use crate::random::secret;
 
 /// Largest segments that a cookie can say: what IPv4 and IPv6 take at least, usual tunnels,
 /// Ethernet, and jumbo frames.
 const SEGMENT_BYTES: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1460, 8940];
-const HASH_BITS: u32 = 24;
-const CLASS_BITS: u32 = 3;
-/// A unit of a cookie's age, of which it counts 32.
-const UNIT: Duration = Duration::from_secs(64);
-const UNITS: u64 = 32;
 
 /// After so long a listener may answer again.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -96,7 +95,7 @@ impl Cookies {
     /// not looked at.
     pub(super) fn syn(&self, syn: &Syn, cookie: TcpSeqNumber, now: Instant) -> Option<Syn> {
         let told = cookie.0.cast_unsigned() >> HASH_BITS;
-        let age = self.unit(now).wrapping_sub(told >> CLASS_BITS) % UNITS as u32;
+        let age = self.unit(now).wrapping_sub(told >> CLASS_BITS) % UNITS;
         if age > 1 || self.tagged(syn, told) != cookie {
             return None;
         }
@@ -125,7 +124,7 @@ impl Cookies {
 
     fn unit(&self, now: Instant) -> u32 {
         let now = now + self.kernel_ahead;
-        (now.as_nanos() / UNIT.as_nanos() as u64 % UNITS) as u32
+        (now.as_nanos() / UNIT.as_nanos() as u64 % u64::from(UNITS)) as u32
     }
 }
 

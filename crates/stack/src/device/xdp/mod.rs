@@ -95,6 +95,12 @@ const PLACES_OF_SOCKETS: u32 = steer_limit::PLACES_OF_SOCKETS.0;
 const CONNECTIONS_MAX: u32 = steer_limit::CONNECTIONS_MAX.0;
 const GIVEN_TO_QUEUES: u32 = steer_limit::GIVEN_TO_QUEUES.0;
 
+/// What a SYN cookie consists of: the program knows it too.
+pub(crate) const COOKIE_HASH_BITS: u32 = steer_limit::COOKIE_HASH_BITS.0;
+pub(crate) const COOKIE_CLASS_BITS: u32 = steer_limit::COOKIE_CLASS_BITS.0;
+pub(crate) const COOKIE_UNIT: Duration = Duration::from_secs(steer_limit::COOKIE_UNIT_S.0 as u64);
+pub(crate) const COOKIE_UNITS: u32 = steer_limit::COOKIE_UNITS.0;
+
 impl Shared {
     /// Where the program's maps have a socket of this queue.
     fn place(&self, queue: &Queue, number: u32) -> u32 {
