@@ -433,7 +433,7 @@ fn what_cannot_be_done_is_said_with_its_exit_code() {
     let (wrong, said) = code(&[device, "udp and", "-w", "/dev/null"]);
     assert_eq!(wrong, 2);
     assert!(said.contains("the filter `udp and` is none"), "{said}");
-    assert_eq!(code(&["none0", "-w", "/dev/null"]).0, 3);
+    assert_eq!(code(&["none0", "-w", "/dev/null"]).0, 1);
     let (failed, said) = code(&[device, "-w", "/no/such/place"]);
     assert_eq!((failed, said.matches("os error").count()), (1, 1), "{said}");
     let both = code(&[device, "-w", "-", "--json", "-"]);
