@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use plimsoll_core::channel::ChannelConfig;
 use plimsoll_kernel::link;
 use plimsoll_stack::device::Device;
 use plimsoll_stack::device::packet::PacketDevice;
@@ -17,7 +18,7 @@ use plimsoll_stack::device::vlan::Vlan;
 use plimsoll_stack::device::xdp::{CopyMode, XdpConfig, XdpInterface};
 use plimsoll_stack::{BACKLOG, Stack, StackConfig, TcpConfig};
 
-use super::{Config, Pace};
+use super::{Config, Kind, Pace};
 use crate::Error;
 
 /// Whose sockets.
@@ -86,6 +87,15 @@ fn channel_segments(buffer_bytes: usize) -> u32 {
     sent.max(TcpConfig::default().channel_segments)
 }
 
+/// A UDP socket's channel is as long as a kernel's socket's. A listener's is not, where there is
+/// nothing else: it holds SYNs, and a burst of them would take all cookies of a period.
+fn channel(kind: Kind) -> ChannelConfig {
+    match kind {
+        Kind::Http => StackConfig::default().channel,
+        Kind::Sink | Kind::Echo | Kind::Rpc | Kind::Dns => ChannelConfig::drop_tail(CHANNEL_FRAMES),
+    }
+}
+
 impl Network {
     pub(super) fn open(config: &Config) -> Result<Self, Error> {
         let stack = StackConfig {
@@ -93,7 +103,7 @@ impl Network {
             gateways: config.gateway.clone(),
             path: config.receive_path(),
             work_ahead: config.work_ahead,
-            channel: plimsoll_core::channel::ChannelConfig::drop_tail(CHANNEL_FRAMES),
+            channel: channel(config.kind),
             channels_max: CHANNELS,
             tcp: TcpConfig {
                 // Those that wait to be accepted have a place each.
