@@ -14,7 +14,7 @@ use plimsoll_packets::frame::{Packet, TcpFlags};
 
 use crate::common::closed_port::guarded;
 use crate::common::patient::{large_buffer, received};
-use crate::common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, in_namespace, ip};
+use crate::common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, bridged, in_namespace, ip};
 
 const MACVLAN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
 /// More than a receive buffer of the default size holds.
@@ -77,11 +77,7 @@ fn bound_above_loses_nothing(device: &str, mac: [u8; 6]) {
 #[test]
 fn what_is_for_a_socket_bound_to_a_bridge_is_not_judged_by_a_full_one_of_all_devices() {
     in_namespace(|| {
-        ip("link add br0 address 02:00:00:00:00:02 type bridge");
-        ip(&format!("address del {HOST_V4}/24 dev v0"));
-        ip("link set v0 master br0");
-        ip(&format!("address add {HOST_V4}/24 dev br0"));
-        ip("link set br0 up");
+        bridged();
         bound_above_loses_nothing("br0", HOST_MAC);
     });
 }

@@ -17,7 +17,7 @@ use plimsoll_packets::frame::Packet;
 
 use crate::common::closed_port::{CLOSED, FRAMES, flood_closed_port, frame, guarded};
 use crate::common::patient::{large_buffer, patient, received};
-use crate::common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace, ip};
+use crate::common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, bridged, in_namespace, ip};
 
 const INSIDE_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const POD_V4: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 2);
@@ -307,11 +307,7 @@ fn what_a_rule_diverts_to_a_proxy_is_not_judged_by_a_full_socket_here() {
 #[test]
 fn a_socket_bound_to_a_bridge_gets_all_that_comes_in_by_its_port() {
     in_namespace(|| {
-        ip("link add br0 address 02:00:00:00:00:02 type bridge");
-        ip(&format!("address del {HOST_V4}/24 dev v0"));
-        ip("link set v0 master br0");
-        ip(&format!("address add {HOST_V4}/24 dev br0"));
-        ip("link set br0 up");
+        bridged();
         let server = patient((HOST_V4, 5000));
         setsockopt(&server, sockopt::BindToDevice, &"br0".into()).unwrap();
         guarded(|guard, wire| {

@@ -75,18 +75,23 @@ impl Peer {
     }
 }
 
-/// Two ends whose windows were closed probed each other at a time, took each other's byte, and
-/// heard nothing any more: what either sent seemed old to the other.
-#[test]
-fn a_window_is_heard_of_from_a_peer_that_does_not_count_its_probe() {
+fn peer_of_a_listener() -> (Peer, Stack, TcpListener) {
     let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
     let stack = Stack::start(device, &StackConfig::at("10.0.0.2/24".parse().unwrap())).unwrap();
     let listener = TcpListener::bind(&stack, "10.0.0.2:80").unwrap();
-    let mut peer = Peer {
+    let peer = Peer {
         cable,
         sequence: 1000,
         expected: 0,
     };
+    (peer, stack, listener)
+}
+
+/// Two ends whose windows were closed probed each other at a time, took each other's byte, and
+/// heard nothing any more: what either sent seemed old to the other.
+#[test]
+fn a_window_is_heard_of_from_a_peer_that_does_not_count_its_probe() {
+    let (mut peer, _stack, listener) = peer_of_a_listener();
     let mut ours = peer.connect(&listener, 0);
     ours.set_read_timeout(Some(SOON)).unwrap();
     ours.write_all(b"hello").unwrap();
@@ -107,14 +112,7 @@ fn a_window_is_heard_of_from_a_peer_that_does_not_count_its_probe() {
 /// waited for ever.
 #[test]
 fn a_window_that_closes_behind_data_on_its_way_is_probed() {
-    let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
-    let stack = Stack::start(device, &StackConfig::at("10.0.0.2/24".parse().unwrap())).unwrap();
-    let listener = TcpListener::bind(&stack, "10.0.0.2:80").unwrap();
-    let mut peer = Peer {
-        cable,
-        sequence: 1000,
-        expected: 0,
-    };
+    let (mut peer, _stack, listener) = peer_of_a_listener();
     let mut ours = peer.connect(&listener, 10_000);
     ours.write_all(b"hello").unwrap();
     peer.receive_until(|segment| segment.payload == b"hello");

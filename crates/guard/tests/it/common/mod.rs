@@ -68,6 +68,15 @@ pub(crate) fn set_up() {
     }
 }
 
+/// Puts `v0` into the bridge `br0`, which takes its addresses.
+pub(crate) fn bridged() {
+    ip("link add br0 address 02:00:00:00:00:02 type bridge");
+    ip(&format!("address del {HOST_V4}/24 dev v0"));
+    ip("link set v0 master br0");
+    ip(&format!("address add {HOST_V4}/24 dev br0"));
+    ip("link set br0 up");
+}
+
 /// Runs `ip` with these words.
 pub(crate) fn ip(words: &str) {
     let output = Command::new("ip")
