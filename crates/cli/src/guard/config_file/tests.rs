@@ -240,10 +240,9 @@ fn every_command_and_option_in_the_guide_exists() {
             .strip_prefix("--")
             .filter(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()))
         {
-            // `--now` is systemctl's; `--protect-*` stands for several.
+            // Of systemctl, cargo and docker. `--protect-*` stands for several.
             assert!(
-                name == "now"
-                    || name == "release"
+                ["now", "release", "pid"].contains(&name)
                     || options.iter().any(|option| option.starts_with(name)),
                 "--{name}"
             );
