@@ -16,10 +16,10 @@
 //!   threads that end with their holder ([`watcher`]), and those that do what a real-time
 //!   thread must not wait for ([`errand`]).
 //!
-//! Decisions about packets, CPU time and interrupts are `plimsoll-core`'s. Decided here is
-//! only what is about the means: when a lost program is attached again ([`lasting_link`]),
-//! when the mirror of routes is read anew ([`routing`]), and how polling threads share their
-//! part of a CPU ([`polling_limit`]).
+//! Decisions about packets, CPU time and interrupts are `plimsoll-core`'s. This crate decides
+//! about the means alone: when a lost program is attached again ([`lasting_link`]), when the
+//! mirror of routes is read anew ([`routing`]), and how polling threads share their part of a
+//! CPU ([`polling_limit`]).
 
 pub mod control_group;
 pub mod counters;

@@ -7,8 +7,8 @@
 //! both together. They may be in rules that have nothing to do with each other: the answer
 //! is careful, not exact.
 //!
-//! Read are the rules of `nf_tables`, those that `iptables-nft` makes included. Not read are
-//! legacy iptables, BPF programs, and what sets contain.
+//! The rules of `nf_tables` are read, also those that `iptables-nft` makes. Legacy iptables, BPF
+//! programs, and what sets contain are not read.
 
 pub mod diverted;
 pub mod forwarded;

@@ -112,9 +112,9 @@ impl ProxyConfig {
 /// Bounds of TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Connections at a time; from 1 to 1,048,576. Not counted are those in `TIME_WAIT`
-    /// and those that were closed here and wait for the peer's end alone. Memory for their channels is taken beforehand, about 100 bytes
-    /// per frame. Default 256.
+    /// Connections at a time; from 1 to 1,048,576. Those in `TIME_WAIT`, and those that were closed
+    /// here and wait for the peer's end alone, do not count. Memory for the channels is taken
+    /// beforehand, about 100 bytes per frame. Default 256.
     pub connections_max: u32,
     /// A connection's receive buffer, and its send buffer as well; from 2 KiB to
     /// 1 GiB. Taken for each connection that is there. Default 64 KiB.

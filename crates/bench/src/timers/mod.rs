@@ -9,8 +9,8 @@
 //!   sleeping and by the kernel's TCP (tables VIII and IX).
 //! - `deadlines`: what it costs that soft events never come late (section 5.9).
 //!
-//! What one check and one event cost, and how late they are in each kind of program, measure the
-//! benches of the crate `timers`; `make bench-timers` runs all.
+//! The benches of the crate `timers` measure what one check and one event cost, and how late they
+//! are in each kind of program; `make bench-timers` runs all.
 //!
 //! **Limits.** A testbed on this machine: one CPU for the server and its receiving, one
 //! for the client.

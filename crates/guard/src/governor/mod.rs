@@ -4,8 +4,8 @@
 //! Light load: nothing is touched. Overload, by strategy: an adaptive holdoff in
 //! interrupt context (`holdoff`), or polling threads before every process with the
 //! same holdoff (`thread`). Every setting goes through [`Knobs`], so it is on
-//! disk before it is turned. Held off are the instances that bring much, each as long as the
-//! core says of it. Polling threads are all instances', with one holdoff.
+//! disk before it is turned. The instances that bring much are held off, each as long as the
+//! core says of it. Polling threads poll all instances, with one holdoff.
 //!
 //! Limits: ring losses are known only of adapters that count them
 //! (`rx_missed_errors` and its kin; veth does not). Of one that has counted none since it

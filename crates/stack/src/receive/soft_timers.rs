@@ -9,8 +9,8 @@
 //! `soft-lrp` does. [`Aggregation`] sets the time between two polls so that each finds
 //! the wanted number of packets on average.
 //!
-//! **Whether a CPU is idle** tells a thread that the scheduler runs only where nobody else
-//! wants a CPU (`SCHED_IDLE`). It is woken to find out, and running is its answer. It is
+//! **Whether a CPU is idle** is answered by a thread that the scheduler runs only where nobody
+//! else wants a CPU (`SCHED_IDLE`). It is woken to find out, and running is its answer. It is
 //! asked for every so many interrupts only, since an idle host has nothing to gain.
 //!
 //! **Limits.** The kernel still takes packets from the adapter by interrupts; what is
