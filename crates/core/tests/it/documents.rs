@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::named_test;
+use crate::sources::{has_ending, read, sources};
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -339,6 +340,28 @@ fn lacking(section: &str) -> Vec<&'static str> {
         is_recorded("spread", &["run", "median", "rounds", "spread is known"]),
     ];
     said.into_iter().flatten().collect()
+}
+
+/// Whoever reads the guard's log finds each event in a guide: `shedding_began` was in none.
+#[test]
+fn events_of_the_log_are_in_a_guide() {
+    let guides = text("docs/guard.md") + &text("docs/programs.md");
+    let mut events = BTreeSet::new();
+    for path in sources().iter().filter(|path| has_ending(path, "rs")) {
+        let source = read(path);
+        let named = source.split("event=").skip(1);
+        let ends = |rest: &str| rest.find(|c: char| !c.is_ascii_lowercase() && c != '_');
+        events.extend(named.filter_map(|rest| Some(rest[..ends(rest)?].to_owned())));
+    }
+    events.remove("");
+    assert!(events.len() > 12, "{events:?}: not all");
+    let words: BTreeSet<_> = guides
+        .split(|c: char| !c.is_ascii_lowercase() && c != '_')
+        .collect();
+    let untold = events
+        .iter()
+        .filter(|event| !words.contains(event.as_str()));
+    expect_none(&untold.cloned().collect::<Vec<_>>());
 }
 
 /// Rust in a document is Rust that compiles: each block stands, line for line, in an
