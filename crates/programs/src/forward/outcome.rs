@@ -220,6 +220,18 @@ const _: () = {
 mod tests {
     use super::*;
 
+    /// The table on the terminal has names that no guide explained.
+    #[test]
+    fn the_guide_names_each_outcome() {
+        let guide = include_str!("../../../../docs/programs.md");
+        for outcome in Outcome::ALL {
+            assert!(
+                guide.contains(&format!("`{}`", outcome.name())),
+                "{outcome:?}"
+            );
+        }
+    }
+
     #[test]
     fn outcomes_are_numbered_as_they_are_listed() {
         for (number, outcome) in Outcome::ALL.into_iter().enumerate() {
