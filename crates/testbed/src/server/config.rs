@@ -416,6 +416,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_help_names_each_receive_path() {
+        let command = <Line as clap::CommandFactory>::command();
+        let path = command.get_arguments().find(|one| one.get_id() == "path");
+        let help = path.and_then(clap::Arg::get_help).unwrap().to_string();
+        for name in ReceivePath::NAMES {
+            assert!(help.contains(name), "{name}: {help}");
+        }
+    }
+
     /// What `bench stack` measures by default is what a server does by default.
     #[test]
     fn the_kernel_polls_by_the_governor_where_that_can_pay() {
