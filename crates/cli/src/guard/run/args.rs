@@ -22,9 +22,9 @@ use crate::prefix::parse_prefix;
 
 /// Discard early what a full socket could not take; servers need no change.
 ///
-/// Attaches to IFACE until Ctrl-C and shows its counters once a second. The
-/// attachment ends with the process, also if that is killed. Only a restart by
-/// systemd hands it to the next guard.
+/// Attaches to IFACE until Ctrl-C and shows its counters once a second; on a veth it
+/// attaches only while the host loses packets (`--standby`). The attachment ends with the
+/// process, also if that is killed. Only a restart by systemd hands it to the next guard.
 #[derive(clap::Args, Clone, Debug, PartialEq, Eq)]
 // clap_derive leaves a struct's group empty where another struct is flattened into it, and
 // then takes the whole for absent (`Option<Args>` in `guard`).
@@ -47,7 +47,8 @@ pub(crate) struct Args {
     /// lost at the socket.
     #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().high_watermark), value_parser = clap::value_parser!(u32).range(2..=100))]
     pub(super) high_watermark: u32,
-    /// … until it is less full than this, in percent, or has drained by 64 KiB; below `high-watermark`
+    /// From there on discard until it is less full than this, in percent, or has drained by 64 KiB;
+    /// below `high-watermark`
     ///
     /// Cost: closer to it, discarding begins and ends more often; too low, the server may run dry.
     #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().low_watermark), value_parser = clap::value_parser!(u32).range(1..=99))]
