@@ -186,7 +186,8 @@ impl<'obj> Guard<'obj> {
         interface: &str,
     ) -> Result<Self, Error> {
         let mut guard = Self::load(storage, config)?;
-        guard.attach_loaded(before, interface)?;
+        guard.prepare(before, interface)?;
+        guard.attach_now()?;
         Ok(guard)
     }
 

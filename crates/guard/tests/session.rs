@@ -33,6 +33,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use common::notes::{Notes, Seen, answers, attribute, has_xdp, is_polled_by_thread};
+use common::service_manager::Manager;
 use common::{HOST_V4, Wire, to_host, udp_socket};
 use control_groups::groups_of;
 use descriptors::{cpu_time, limit_descriptors};
@@ -233,7 +234,7 @@ fn starts_in_order() {
     assert_eq!(
         notes.steps,
         [
-            "start: attached, in softirq, few capabilities, one thread, ordinary, silent",
+            "start: detached, in softirq, few capabilities, one thread, ordinary, silent",
             "show: attached, in softirq, few capabilities, threads, real-time, answers",
             "finish: detached, in softirq, few capabilities, threads, real-time, answers",
         ]
@@ -292,16 +293,20 @@ fn says_which_interface_to_guard_instead() {
     common::ip("link add br0 type bridge");
     common::ip("link set br0 up");
     common::ip("link set v0 master br0");
-    let mut notes = Notes::new(stop_after(1));
-    let error = run(Settings::new("br0"), &mut notes).unwrap_err();
-    assert!(error.to_string().contains("no native XDP"), "{error}");
-    assert_eq!(
-        notes.lines,
-        [
-            "interface=br0 warning: br0 receives through v0. The guard cannot govern interrupts \
-             from here: guard the interface where packets come in (v0) instead of br0"
-        ]
-    );
+    let mut manager = Manager::new();
+    let refused = manager.start(|| {
+        let mut notes = Notes::new(stop_after(1));
+        let error = run(Settings::new("br0"), &mut notes).unwrap_err();
+        assert!(error.to_string().contains("no native XDP"), "{error}");
+        assert_eq!(
+            notes.lines,
+            [
+                "interface=br0 warning: br0 receives through v0. The guard cannot govern interrupts \
+                 from here: guard the interface where packets come in (v0) instead of br0"
+            ]
+        );
+    });
+    assert_eq!(manager.wait(refused), WaitStatus::Exited(refused, 0));
     let mut notes = Notes::new(stop_after(1));
     run(settings(), &mut notes).unwrap();
     let [line] = &notes.lines[..] else {

@@ -125,14 +125,24 @@ impl XdpLink {
     ///
     /// Another program is attached, or the driver has no native XDP.
     pub fn require_free(interface: &str, ifindex: u32) -> Result<(), AttachError> {
-        let link = link::link(ifindex).map_err(os("ask for the interface's state"))?;
-        if link.xdp.is_some() {
-            return Err(refusal(interface, ifindex, Errno::EBUSY));
-        }
+        Self::require_unused(interface, ifindex)?;
         match link::native_xdp(ifindex) {
             Ok(Some(false)) => Err(refusal(interface, ifindex, Errno::EOPNOTSUPP)),
             // What is not known is tried.
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses an interface that has another program.
+    ///
+    /// # Errors
+    ///
+    /// It has one, or the kernel does not tell.
+    pub fn require_unused(interface: &str, ifindex: u32) -> Result<(), AttachError> {
+        let link = link::link(ifindex).map_err(os("ask for the interface's state"))?;
+        match link.xdp {
+            Some(_) => Err(refusal(interface, ifindex, Errno::EBUSY)),
+            None => Ok(()),
         }
     }
 

@@ -88,18 +88,8 @@ impl Attachment {
 }
 
 impl Guard<'_> {
-    /// Attaches a program that was loaded, as [`Guard::attach_after`] does.
-    pub(crate) fn attach_loaded(
-        &mut self,
-        before: Option<OwnedFd>,
-        interface: &str,
-    ) -> Result<(), Error> {
-        self.prepare(before, interface)?;
-        self.attachment.attach()
-    }
-
-    /// Makes ready to attach the program to `interface`. It is attached only if a guard before
-    /// hands its link on. Refuses what would be refused later, as far as that is known.
+    /// As [`Guard::prepare`], of a program that may be attached much later. So it refuses what would
+    /// be refused then, as far as that is known.
     pub(crate) fn stand_by(
         &mut self,
         before: Option<OwnedFd>,
@@ -112,8 +102,13 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// All that is before the program is attached, unless a link is taken over.
-    fn prepare(&mut self, before: Option<OwnedFd>, interface: &str) -> Result<(), Error> {
+    /// All that is before the program is attached to `interface`. A guard before may hand its link
+    /// on, which gets the program at once.
+    pub(crate) fn prepare(
+        &mut self,
+        before: Option<OwnedFd>,
+        interface: &str,
+    ) -> Result<(), Error> {
         let ifindex = link::index(interface)?;
         self.regulator = Some(Regulator::start(interface)?);
         self.cookies = Some(Cookies::watch(ifindex, &self.program)?);
@@ -145,11 +140,13 @@ impl Guard<'_> {
         };
         if is_taken_over {
             self.attachment.begin();
+        } else {
+            XdpLink::require_unused(interface, ifindex)?;
         }
         Ok(())
     }
 
-    /// Attaches the program that stands by, unless it is attached.
+    /// Attaches the program that was made ready, unless it is attached.
     ///
     /// # Errors
     ///

@@ -7,9 +7,10 @@
 //!
 //! **Start.** What a service manager passed is taken before settings are read. The keeper
 //! is forked before anything is opened. What a killed guard
-//! left is restored before anything is turned. Capabilities are given up when all is
-//! attached, and before other threads start. Real-time class and locked memory come
-//! last. With `standby` the program is attached by the loop (`standby`). **Run.** An error of a moment ends nothing (`retry`); that the
+//! left is restored before anything is turned. Capabilities are given up before other threads
+//! start. The program is attached last: some adapters set up their rings anew for a program, and a
+//! service manager tries a start that fails again and again. With `standby` it is attached by the
+//! loop (`standby`). **Run.** An error of a moment ends nothing (`retry`); that the
 //! interface has gone ends it. What takes long or waits for others
 //! is done by threads of ordinary priority (`owners`, `threads`). **End.** Settings
 //! are put back before the program is detached, and both before the last words: a
@@ -52,7 +53,6 @@ use crate::status::{Answers, Snapshot, StatusServer};
 use page::Page;
 use plimsoll_metrics::MetricsError;
 use standby::Standing;
-use threads::Threads;
 use turns::{Ended, Turns};
 use work::Guarded;
 
@@ -64,7 +64,7 @@ const STANDS_BY: &str = "stands by until the host loses packets: on a veth any X
 /// What a session is run from. It is called on the session's own thread: what may
 /// take long (a reader who does not read) belongs on threads of its own.
 pub trait Console {
-    /// Called once, when all is attached and capabilities are given up: from here on
+    /// Called once, when all is ready to be attached and capabilities are given up: from here on
     /// threads may be started, also those that hand requests in.
     ///
     /// # Errors
@@ -225,7 +225,7 @@ pub fn run(
     }
     let known = known_before(&settings, console);
     let mut storage = Storage::default();
-    let mut guarded = attach(&settings, knobs, before, known.as_ref(), &mut storage)?;
+    let mut guarded = load(&settings, knobs, before, known.as_ref(), &mut storage)?;
     if settings.threaded.is_none() {
         // Threads that were asked for stay, also if this process hangs.
         guarded.knobs.set_heartbeat(keeper.heartbeat());
@@ -249,6 +249,7 @@ pub fn run(
     }
     // From here on it must get on whatever the network does.
     outlive_overload()?;
+    guarded.begin()?;
     manager.ready();
     serve(settings, guarded, console, &requests, started, &manager)
 }
@@ -260,17 +261,15 @@ fn warning(interface: &str) -> Option<String> {
     warning.unwrap_or_else(|error| Some(with_causes(&error)))
 }
 
-/// Attaches the program, or has it stand by. It knows who was `known` before. Turns what is turned from the
-/// start.
-fn attach<'obj>(
+/// Makes ready to attach the program, which knows who was `known` before. A link that a guard before
+/// handed on gets it at once.
+fn load<'obj>(
     settings: &Settings,
     mut knobs: Knobs,
     before: Option<OwnedFd>,
     known: Option<&KnownSources>,
     storage: &'obj mut Storage,
 ) -> Result<Guarded<'obj>, Error> {
-    // Some adapters set up their rings anew for a program, and a start that fails is tried again
-    // and again.
     threads::check(settings)?;
     allow_driver(&mut knobs, settings)?;
     let governor = Governor::new(&settings.interface, settings.governor())?;
@@ -278,18 +277,14 @@ fn attach<'obj>(
     if let Some(known) = known {
         guard.program.remember(known);
     }
+    guard.protect(&settings.protection)?;
     match settings.stands_by() {
         true => guard.stand_by(before, &settings.interface)?,
-        false => guard.attach_loaded(before, &settings.interface)?,
+        false => guard.prepare(before, &settings.interface)?,
     }
     let standing = Standing::start(settings, guard.is_attached())?;
     let mut guarded = Guarded::new(settings.clone(), knobs, guard, governor);
     guarded.standing = standing;
-    if !guarded.knobs.is_untouched() {
-        guarded.knobs.restore()?;
-    }
-    guarded.threads = Threads::start(&mut guarded.knobs, settings)?;
-    guarded.guard.protect(&settings.protection)?;
     Ok(guarded)
 }
 

@@ -107,7 +107,7 @@ pub(super) struct Guarded<'obj> {
     // not demote a thread that is the host's own again. Nor must one be moved to another
     // control group then. Settings are restored before the program is detached.
     governor: Governor,
-    pub(super) threads: Threads,
+    threads: Threads,
     pub(super) knobs: Knobs,
     pub(super) guard: Guard<'obj>,
     owners: SocketOwners,
@@ -135,6 +135,18 @@ impl<'obj> Guarded<'obj> {
             standing: None,
             must_restore: false,
         }
+    }
+
+    /// Attaches the program unless it is to stand by, and turns what is turned from the start.
+    pub(super) fn begin(&mut self) -> Result<(), Error> {
+        if self.standing.is_none() {
+            self.guard.attach_now()?;
+        }
+        if !self.knobs.is_untouched() {
+            self.knobs.restore()?;
+        }
+        self.threads = Threads::start(&mut self.knobs, &self.settings)?;
+        Ok(())
     }
 
     /// Puts everything back. The program is detached, unless the service manager keeps

@@ -1,6 +1,7 @@
 //! What a guard leaves to the next one under a service manager, and what it leaves to
 //! nobody.
 
+use std::fs;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -8,16 +9,22 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, raise};
 use nix::sys::wait::WaitStatus;
 use plimsoll_guard::session::Settings;
+use plimsoll_kernel::knobs::path_of;
 use plimsoll_kernel::scheduling::Priority;
 use plimsoll_tries::repeated;
 
+use crate::common::ip;
 use crate::common::notes::{Notes, Seen, has_xdp};
 use crate::common::service_manager::Manager;
 use crate::threads::{polling_threads, switch_gro_on};
 use crate::{run, settings, stop_after};
 
-pub(crate) const TESTS: [(&str, fn()); 3] = [
+pub(crate) const TESTS: [(&str, fn()); 4] = [
     ("hands_its_link_to_the_next", hands_its_link_to_the_next),
+    (
+        "whatever_else_may_fail_comes_before_the_program",
+        whatever_else_may_fail_comes_before_the_program,
+    ),
     (
         "one_that_cannot_start_leaves_no_program_behind",
         one_that_cannot_start_leaves_no_program_behind,
@@ -93,6 +100,42 @@ fn one_that_cannot_start_leaves_no_program_behind() {
         assert_eq!(manager.stored.len(), 0, "{:?}", manager.said);
         assert_detached_soon();
     }
+}
+
+/// The status socket and the console once came after the program. It came and went with each
+/// start that failed there, and a service manager starts again and again. So it is seen what is
+/// tried first: this driver refuses any program, since the other end has more queues.
+fn whatever_else_may_fail_comes_before_the_program() {
+    ip("link add w0 numrxqueues 1 type veth peer name w1 numtxqueues 2");
+    let more = Command::new("ethtool")
+        .args(["-L", "w1", "tx", "2"])
+        .status();
+    assert!(more.expect("ethtool is installed").success());
+    ip("link set w0 up");
+    let socket = path_of("w0", "sock").unwrap();
+    let starts = [
+        (false, false, "`w0` refuses an XDP program"),
+        (true, false, "cannot show what"),
+        (false, true, "cannot listen for questions"),
+    ];
+    for (has_no_console, is_socket_taken, expected) in starts {
+        let mut manager = Manager::new();
+        let failing = manager.start(|| {
+            if is_socket_taken {
+                fs::create_dir_all(&socket).unwrap();
+            }
+            let mut notes = Notes::new(stop_after(1));
+            notes.has_no_console = has_no_console;
+            let settings = Settings {
+                interface: "w0".to_owned(),
+                ..settings()
+            };
+            let error = run(settings, &mut notes).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        });
+        assert_eq!(manager.wait(failing), WaitStatus::Exited(failing, 0));
+    }
+    fs::remove_dir(socket).unwrap();
 }
 
 /// There is no such CPU, and none is needed without threads.

@@ -27,6 +27,7 @@ pub(crate) struct Notes<F> {
     pub(crate) lines: Vec<String>,
     pub(crate) shown: u32,
     pub(crate) notes_steps: bool,
+    pub(crate) has_no_console: bool,
     pub(crate) on_report: F,
     pub(crate) new_settings: Option<Settings>,
 }
@@ -39,6 +40,7 @@ impl<F: FnMut(Seen<'_>) -> io::Result<()>> Notes<F> {
             lines: Vec::new(),
             shown: 0,
             notes_steps: true,
+            has_no_console: false,
             on_report,
             new_settings: None,
         }
@@ -81,6 +83,9 @@ impl<F: FnMut(Seen<'_>) -> io::Result<()>> Notes<F> {
 impl<F: FnMut(Seen<'_>) -> io::Result<()>> Console for Notes<F> {
     fn start(&mut self, requests: Requests) -> io::Result<()> {
         self.note("start");
+        if self.has_no_console {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         self.requests = Some(requests);
         Ok(())
     }
