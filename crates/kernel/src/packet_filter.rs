@@ -10,11 +10,13 @@
 //! The rules of `nf_tables` are read, also those that `iptables-nft` makes. Legacy iptables, BPF
 //! programs, and what sets contain are not read.
 
+pub mod balanced;
 pub mod diverted;
 pub mod forwarded;
 
 use std::fs;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -24,6 +26,10 @@ use netlink_bindings::nftables::{
 use netlink_bindings::nftables::{ExprOps, IterableCompatMatchAttrs};
 
 use crate::netlink;
+
+/// Ports, and their IP protocol unless it is that of every one.
+pub type Ports = (Option<u8>, RangeInclusive<u16>);
+const EVERY: RangeInclusive<u16> = 0..=u16::MAX;
 
 /// The rules of a packet filter, as far as it matters here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

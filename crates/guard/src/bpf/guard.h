@@ -82,9 +82,10 @@ enum protection {
 enum port_property {
 	PROTECTED_TCP = 1,
 	PROTECTED_UDP = 2,
-	/* Sockets get its packets that are not found from here: bound above, or of a proxy. */
+	/* Others get its packets that are not found from here: bound above, a proxy, IPVS. */
 	HIDDEN_TCP = 4,
 	HIDDEN_UDP = 8,
+	HIDDEN_SOMEWHERE = 16, /* of no port: in `settings.hiding` */
 };
 
 enum limit {
@@ -400,7 +401,7 @@ struct settings {
 	__u8 fairness; /* an overloaded channel's packets are judged by source */
 	__u8 learning; /* who is served becomes known */
 	__u8 tracking; /* connection tracking knows connections */
-	__u8 hiding; /* some port has hidden sockets */
+	__u8 hiding; /* HIDDEN_SOMEWHERE, and HIDDEN_TCP and HIDDEN_UDP if every port may be */
 	__u8 enslaved; /* the guarded interface belongs to a bridge, a bond or a VRF */
 	/* The guarded interface; no answer is sent before it is known (0). */
 	__u32 ifindex;

@@ -56,14 +56,18 @@ enum unknown_flow {
 };
 
 /*
- * Whether packets to a port may be for a socket that is bound to a device above this interface, or
- * a proxy's to which a rule diverts: the look-up from here finds another one in its place.
+ * Whether packets to a port may be for a socket that is bound to a device above this interface, for
+ * a proxy to which a rule diverts, or for IPVS: the look-up from here finds a socket in its place.
  */
 static __always_inline bool may_be_for_hidden(__u32 protocol, __u32 port)
 {
-	__u8 *properties = settings.hiding ? bpf_map_lookup_elem(&ports, &port) : NULL;
+	__u8 bit = protocol == IPPROTO_TCP ? HIDDEN_TCP : HIDDEN_UDP;
+	__u8 *properties;
 
-	return properties && *properties & (protocol == IPPROTO_TCP ? HIDDEN_TCP : HIDDEN_UDP);
+	if (settings.hiding & bit)
+		return true;
+	properties = settings.hiding ? bpf_map_lookup_elem(&ports, &port) : NULL;
+	return properties && *properties & bit;
 }
 
 /*

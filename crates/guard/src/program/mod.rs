@@ -456,7 +456,7 @@ impl<'obj> Program<'obj> {
 
     /// Tells the program at which ports it may find another socket than the stack does.
     pub(crate) fn set_hidden(&mut self, hidden: &hidden::Ports) -> Result<(), Error> {
-        self.settings().hiding = (!hidden.is_empty()).into();
+        self.settings().hiding = ports::hiding(hidden);
         let stored = self.ports.set_hidden(&self.skeleton.maps.ports, hidden);
         Ok(stored.map_err(bpf("tell of hidden sockets"))?)
     }

@@ -39,11 +39,8 @@ impl Ports {
         map: &impl MapCore,
         ports: &hidden::Ports,
     ) -> libbpf_rs::Result<()> {
-        let bit = |protocol| match protocol {
-            Protocol::Tcp => port_property::HIDDEN_TCP,
-            Protocol::Udp => port_property::HIDDEN_UDP,
-        };
-        let new = ports.iter().map(|(protocol, port)| (*port, bit(*protocol)));
+        let new = ports.some.iter();
+        let new = new.map(|(protocol, port)| (*port, hidden_of(*protocol)));
         let new = properties(new);
         if new == self.hidden {
             return Ok(());
@@ -63,6 +60,20 @@ impl Ports {
             map.update(&u32::from(*port).to_ne_bytes(), &[value], MapFlags::ANY)?;
         }
         Ok(())
+    }
+}
+
+/// Whether some ports have hidden sockets, and those of which protocol all may have.
+pub(super) fn hiding(ports: &hidden::Ports) -> u8 {
+    let every = ports.every.iter().map(|protocol| hidden_of(*protocol));
+    let some = (!ports.some.is_empty()).then_some(port_property::HIDDEN_SOMEWHERE);
+    every.chain(some).fold(0, |bits, bit| bits | bit.0 as u8)
+}
+
+fn hidden_of(protocol: Protocol) -> port_property {
+    match protocol {
+        Protocol::Tcp => port_property::HIDDEN_TCP,
+        Protocol::Udp => port_property::HIDDEN_UDP,
     }
 }
 

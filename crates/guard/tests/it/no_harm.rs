@@ -281,12 +281,14 @@ fn what_goes_on_to_a_published_server_is_not_judged_by_a_full_socket_here() {
 }
 
 /// A resolver's port is diverted to a proxy (TPROXY), while the resolver's own queue is full.
-#[test]
-fn what_a_rule_diverts_to_a_proxy_is_not_judged_by_a_full_socket_here() {
+fn diverted_to_a_proxy_loses_nothing(program: &str, rule: &str) {
     in_namespace(|| {
-        nft("add table ip m; \
-             add chain ip m in { type filter hook prerouting priority -150; }; \
-             add rule ip m in iifname v0 udp dport 53 tproxy to :6000");
+        if program == "nft" {
+            nft("add table ip m; \
+                 add chain ip m in { type filter hook prerouting priority -150; }");
+        }
+        let status = Command::new(program).args(rule.split(' ')).status();
+        assert!(status.expect("it is installed").success(), "{rule}");
         let proxy = patient((Ipv4Addr::UNSPECIFIED, 6000));
         setsockopt(&proxy, sockopt::IpTransparent, &true).unwrap();
         let _full = UdpSocket::bind((HOST_V4, 53)).unwrap();
@@ -298,10 +300,36 @@ fn what_a_rule_diverts_to_a_proxy_is_not_judged_by_a_full_socket_here() {
             for client in 10_000..10_000 + FRAMES {
                 wire.send(&frame(client, 53));
             }
-            assert_eq!(received(&proxy), u64::from(FRAMES));
-            assert_eq!(discarded(guard), 0);
+            assert_eq!(received(&proxy), u64::from(FRAMES), "{rule}");
+            assert_eq!(discarded(guard), 0, "{rule}");
         });
     });
+}
+
+#[test]
+fn what_a_rule_diverts_to_a_proxy_is_not_judged_by_a_full_socket_here() {
+    for ports in ["udp dport 53", "udp dport { 53, 123 }", "udp dport 1-1000"] {
+        let rule = format!("add rule ip m in iifname v0 {ports} tproxy to :6000");
+        diverted_to_a_proxy_loses_nothing("nft", &rule);
+    }
+}
+
+#[test]
+fn nor_is_what_a_rule_diverts_whatever_its_port() {
+    let of_nft = "add rule ip m in iifname v0";
+    let of_iptables = "-t mangle -A PREROUTING -i v0 -p udp -j TPROXY --on-port 6000";
+    let rules = [
+        ("nft", format!("{of_nft} meta l4proto udp tproxy to :6000")),
+        (
+            "nft",
+            format!("{of_nft} ip ttl 64 udp dport != 9 tproxy to :6000"),
+        ),
+        ("iptables-nft", of_iptables.to_owned()),
+        ("iptables-legacy", of_iptables.to_owned()),
+    ];
+    for (program, rule) in rules {
+        diverted_to_a_proxy_loses_nothing(program, &rule);
+    }
 }
 
 #[test]
