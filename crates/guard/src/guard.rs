@@ -26,6 +26,7 @@ use crate::regulator::Regulator;
 use crate::syn_cookies::SynCookies;
 use crate::tracking::Tracking;
 pub use config::Config;
+use plimsoll_kernel::counters::stack;
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::host;
 use plimsoll_kernel::meter::{CpuReading, InstanceReading};
@@ -272,6 +273,7 @@ impl<'obj> Guard<'obj> {
                 .set_hidden(&hidden.on_interval(Instant::now()))?;
         }
         self.program.set_tracking(host::tracks_connections());
+        self.program.set_steered(stack::has_steered());
         self.spare_packet_readers();
         let addresses = local_addresses(self.interface.as_deref())?;
         self.program.set_local_addresses(&addresses)

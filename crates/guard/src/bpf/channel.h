@@ -183,19 +183,25 @@ static __always_inline __u32 socket_tuple(const struct packet *packet, __be16 so
 }
 
 /*
- * Whether a program selects the member of the socket's group: the look-up from
- * here does not ask it, so what was found may be another member, and says
- * nothing about the one that gets the packet.
+ * Whether the stack may choose another member of the socket's group than was found: a program
+ * selects it, which is not asked from here, or members are for one CPU each (SO_INCOMING_CPU), and
+ * packets are steered to other CPUs than this one. So what was found says nothing about the one
+ * that gets the packet.
  */
-static __always_inline bool is_selected_by_program(const void *socket,
-						   const struct sock_common *common)
+static __always_inline bool is_chosen_elsewhere(const void *socket,
+						const struct sock_common *common)
 {
+	const struct sock_reuseport *group;
 	const struct sock *sk;
 
 	if (!BPF_CORE_READ_BITFIELD(common, skc_reuseport))
 		return false;
 	sk = bpf_rdonly_cast(socket, bpf_core_type_id_kernel(struct sock));
-	return sk->sk_reuseport_cb && sk->sk_reuseport_cb->prog;
+	group = sk->sk_reuseport_cb;
+	if (!group)
+		return false;
+	return group->prog || (settings.steered && bpf_core_field_exists(group->incoming_cpu) &&
+			       group->incoming_cpu);
 }
 
 #endif

@@ -402,6 +402,7 @@ struct settings {
 	__u8 learning; /* who is served becomes known */
 	__u8 tracking; /* connection tracking knows connections */
 	__u8 hiding; /* HIDDEN_SOMEWHERE, and HIDDEN_TCP and HIDDEN_UDP if every port may be */
+	__u8 steered; /* packets are handed to other CPUs before their socket is found (RPS) */
 	__u8 enslaved; /* the guarded interface belongs to a bridge, a bond or a VRF */
 	/* The guarded interface; no answer is sent before it is known (0). */
 	__u32 ifindex;

@@ -101,6 +101,7 @@ struct numa_drop_counters {
 struct sock_reuseport {
 	__u16 num_socks;
 	unsigned int has_conns : 1; /* a member is connected */
+	unsigned int incoming_cpu; /* members that are for one CPU each */
 	struct bpf_prog *prog; /* selects the member; NULL: a hash does */
 	struct sock *socks[];
 };

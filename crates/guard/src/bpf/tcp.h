@@ -130,7 +130,7 @@ static __always_inline void judge_tcp_socket(struct xdp_md *ctx, const struct pa
 	} else {
 		verdict->kind = KIND_TCP_LISTENER;
 		find_channel(sk, verdict);
-		if (!is_selected_by_program(found, sk))
+		if (!is_chosen_elsewhere(found, sk))
 			judge_listener(packet, found, tcp, verdict);
 	}
 	bpf_sk_release(found);

@@ -35,7 +35,7 @@ static __always_inline void judge_udp_socket(struct xdp_md *ctx, const struct pa
 	}
 	sk = bpf_rdonly_cast(found, bpf_core_type_id_kernel(struct sock_common));
 	find_channel(sk, verdict);
-	if (!is_selected_by_program(found, sk)) {
+	if (!is_chosen_elsewhere(found, sk)) {
 		judge_udp_queue(packet, found, verdict);
 		remember_socket(packet, port, sk, verdict);
 		learn_served(packet, verdict);

@@ -68,6 +68,11 @@ impl Program<'_> {
         self.settings().tracking = tracking.into();
     }
 
+    /// Tells the program whether another CPU than its own may look up a packet's socket.
+    pub(crate) fn set_steered(&mut self, steered: bool) {
+        self.settings().steered = steered.into();
+    }
+
     /// Sets whether any socket has a limit.
     pub(crate) fn set_delay_targets(&mut self, targets: bool) {
         self.settings().delay_targets = targets.into();

@@ -21,3 +21,4 @@ mod no_harm;
 mod old_pressure;
 mod owner;
 mod queues;
+mod steered;

@@ -53,6 +53,13 @@ pub fn backlog_dropped_of(cpu: usize) -> Option<u32> {
         .map(|row| row.dropped)
 }
 
+/// Whether any packet was handed to another CPU than the one that received it (RPS), since the
+/// machine began.
+pub fn has_steered() -> bool {
+    let rows = softnet_rows(&read_softnet());
+    rows.iter().any(|row| row.steered != 0)
+}
+
 fn read_softnet() -> String {
     fs::read_to_string("/proc/thread-self/net/softnet_stat").unwrap_or_default()
 }
@@ -62,14 +69,17 @@ fn read_softnet() -> String {
 pub(crate) struct Softnet {
     cpu: Option<u32>,
     pub(crate) dropped: u32,
+    /// Times that another CPU had packets for it.
+    steered: u32,
 }
 
-/// The second column and the thirteenth, in hexadecimal as all are.
+/// The second column, the tenth and the thirteenth, in hexadecimal as all are.
 pub(crate) fn softnet_rows(text: &str) -> Vec<Softnet> {
     let rows = text.lines().map(|line| {
         let column = |place| u32::from_str_radix(line.split(' ').nth(place)?, 16).ok();
         Some(Softnet {
             dropped: column(1)?,
+            steered: column(9).unwrap_or(0),
             cpu: column(12),
         })
     });
@@ -148,6 +158,7 @@ mod tests {
             let rows = softnet.iter().map(|columns| Softnet {
                 dropped: columns[1],
                 cpu: columns.get(12).copied(),
+                steered: columns.get(9).copied().unwrap_or(0),
             });
             prop_assert_eq!(softnet_rows(&text), rows.collect::<Vec<_>>());
         }
@@ -174,7 +185,11 @@ mod tests {
 
     #[test]
     fn the_backlog_s_drops_are_hexadecimal_and_found_by_their_cpu() {
-        let row = |dropped, cpu| Softnet { cpu, dropped };
+        let row = |dropped, cpu| Softnet {
+            cpu,
+            dropped,
+            steered: 0,
+        };
         assert_eq!(
             softnet_rows("03bab7dd 000001f8 00000008\n2ed09f59 ffffffff 0\n"),
             [row(0x1f8, None), row(u32::MAX, None)]
@@ -183,5 +198,7 @@ mod tests {
         let text = "15 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n15 a 0 0 0 0 0 0 0 0 0 0 2 0 0\n";
         assert_eq!(softnet_rows(text), [row(1, Some(0)), row(10, Some(2))]);
         assert_eq!(softnet_rows(""), []);
+        let steered = "15 1 0 0 0 0 0 0 0 1f 0 0 0 0 0\n";
+        assert_eq!(softnet_rows(steered)[0].steered, 0x1f);
     }
 }
