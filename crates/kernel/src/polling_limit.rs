@@ -49,6 +49,10 @@ use crate::scheduling::{Class, Scheduling, ThreadClock, set_class};
 
 /// The next look comes no sooner: a look costs what it would save.
 const NEARLY: Duration = Duration::from_micros(100);
+/// Whoever has [told](PollingLimit::beat) that he gets on, and then does not for so long, hangs. A
+/// keeper puts his settings back half a second later (`knobs::heartbeat`), and threads may be the
+/// host's own then: until he goes on they are left as they are.
+const SILENCE: Duration = Duration::from_millis(1500);
 /// Of what a group may use, its threads that are [`Class::Ahead`] are so for one part in …
 const AHEAD: u64 = 2;
 /// Part of the newest difference that corrects the limit.
@@ -78,6 +82,31 @@ struct Shared {
     /// Others want the CPU, as the meter saw it last.
     wanted: AtomicBool,
     stop: AtomicBool,
+    began: Instant,
+    /// When the governing thread was last heard of, since then; 0: it does not tell.
+    heard_ns: AtomicU64,
+}
+
+impl Shared {
+    fn new(limit: Fraction) -> Self {
+        Self {
+            limit_ppm: AtomicU64::new(limit.as_ppm().into()),
+            inhibited: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            began: Instant::now(),
+            heard_ns: AtomicU64::new(0),
+        }
+    }
+
+    fn is_forsaken(&self) -> bool {
+        let heard = self.heard_ns.load(Ordering::Relaxed);
+        let silence = self
+            .began
+            .elapsed()
+            .saturating_sub(Duration::from_nanos(heard));
+        heard != 0 && silence > SILENCE
+    }
 }
 
 /// A thread that is kept to a limit.
@@ -108,12 +137,7 @@ impl PollingLimit {
     ///
     /// There are no more threads.
     pub fn start(limit: Fraction, groups: Vec<Vec<Limited>>) -> Result<Self, CallError> {
-        let shared = Arc::new(Shared {
-            limit_ppm: AtomicU64::new(limit.as_ppm().into()),
-            inhibited: AtomicBool::new(false),
-            wanted: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(limit));
         let watched = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("cpu-limit".to_owned())
@@ -138,6 +162,12 @@ impl PollingLimit {
     #[must_use]
     pub const fn limit(&self) -> Fraction {
         self.limit
+    }
+
+    /// To be called several times a second by whoever has a keeper: tells that he gets on.
+    pub fn beat(&self) {
+        let now = u64::try_from(self.shared.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.shared.heard_ns.store(now.max(1), Ordering::Relaxed);
     }
 
     /// Whether input was inhibited since the last call.
@@ -226,6 +256,10 @@ fn watch(shared: &Shared, groups: &[Vec<Limited>]) {
     };
     let mut own = clock.time().unwrap_or_default();
     while !shared.stop.load(Ordering::Relaxed) && !accounts.is_empty() {
+        if shared.is_forsaken() {
+            thread::sleep(POLLING_PERIOD);
+            continue;
+        }
         charge(&mut accounts, clock, &mut own);
         thread::sleep(turn(&mut accounts, shared, now()));
     }

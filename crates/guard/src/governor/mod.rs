@@ -280,6 +280,9 @@ impl Governor {
         if regulated.is_metered {
             self.network_share = cpus.iter().map(share).fold(0.0, f64::max);
         }
+        if let Some(limiter) = &self.limiter {
+            limiter.beat();
+        }
         let losses = Losses {
             inhibited: self.limiter.as_mut().is_some_and(PollingLimit::inhibited),
             ..losses(
@@ -384,7 +387,9 @@ impl Governor {
                 class: Class::Polling,
             };
             let groups = threads.iter().map(|thread| vec![limited(thread)]);
-            self.limiter = Some(PollingLimit::start(limit, groups.collect())?);
+            let limiter = PollingLimit::start(limit, groups.collect())?;
+            limiter.beat();
+            self.limiter = Some(limiter);
         }
         Ok(())
     }

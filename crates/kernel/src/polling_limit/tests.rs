@@ -4,12 +4,7 @@ use super::*;
 use crate::scheduling::Level;
 
 fn shared() -> Shared {
-    Shared {
-        limit_ppm: AtomicU64::new(500_000),
-        inhibited: AtomicBool::new(false),
-        wanted: AtomicBool::new(false),
-        stop: AtomicBool::new(false),
-    }
+    Shared::new(Fraction::from_percent(50))
 }
 
 /// No thread's number.
@@ -352,4 +347,53 @@ fn overrun_is_paid_for_also_at_another_limit() {
     );
     // 1 ms of debt, of which 0.8 were paid.
     assert_eq!(budget.limit.left(), Duration::from_micros(600));
+}
+
+/// The keeper of a process that hung had put its threads back, and the process's other thread went on
+/// to demote and promote them. Needs root.
+#[test]
+fn whoever_hangs_has_no_thread_demoted_or_promoted() {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (ready, tids) = std::sync::mpsc::channel();
+    let busy = thread::spawn({
+        let is_over = Arc::clone(&is_over);
+        move || {
+            ready.send(nix::unistd::gettid().as_raw()).unwrap();
+            while !is_over.load(Ordering::Relaxed) {}
+        }
+    });
+    let tid = tids.recv().unwrap();
+    let own = Scheduling::of(tid).unwrap();
+    let class = Class::Beneath;
+    let shared = Arc::new(Shared::new(Fraction::from_percent(1)));
+    let watcher = thread::spawn({
+        let shared = Arc::clone(&shared);
+        move || watch(&shared, &[vec![Limited { tid, class }]])
+    });
+    let end = Instant::now() + Duration::from_secs(20);
+    let goes_on = || {
+        let before = Level::of(tid).unwrap();
+        while Level::of(tid).unwrap() == before {
+            assert!(Instant::now() < end, "nothing is done");
+        }
+    };
+    goes_on();
+    // Long ago.
+    shared.heard_ns.store(1, Ordering::Relaxed);
+    while !shared.is_forsaken() {
+        thread::sleep(POLLING_PERIOD);
+    }
+    thread::sleep(5 * POLLING_PERIOD);
+    own.give_to(tid).unwrap();
+    let level = Level::of(tid).unwrap();
+    for _ in 0..20 {
+        thread::sleep(POLLING_PERIOD);
+        assert_eq!(Level::of(tid).unwrap(), level);
+    }
+    shared.heard_ns.store(0, Ordering::Relaxed);
+    goes_on();
+    is_over.store(true, Ordering::Relaxed);
+    shared.stop.store(true, Ordering::Relaxed);
+    watcher.join().unwrap();
+    busy.join().unwrap();
 }
