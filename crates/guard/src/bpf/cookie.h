@@ -10,7 +10,9 @@
  * tag before they came here), to a source that can be one, and while the loader sees
  * that answers arrive (core::answering). Elsewhere the stack makes its own cookies.
  *
- * A listener with keys for signed segments is the stack's: it alone can sign.
+ * A listener with keys for signed segments is the stack's: it alone can sign. So is a SYN of
+ * Multipath TCP, which the stack's cookies keep, and one that has passed more routers than the
+ * listener allows, which the stack throws away.
  *
  * Limits: the answer carries only the MSS option. Window scale, SACK and
  * timestamps would have to be hidden in a timestamp whose offset only the
@@ -29,7 +31,11 @@
 #include "address.h"
 
 #define TCP_BYTES_MAX 60
+#define TCP_OPTION_END 0
+#define TCP_OPTION_NOP 1
 #define TCP_OPTION_MSS 2
+#define TCP_OPTION_MPTCP 30
+#define TCP_OPTIONS_MAX 20 /* looked at: more than any stack sends */
 #define HOP_LIMIT_DEFAULT 64
 
 /* What became of a SYN that was to be answered. */
@@ -263,6 +269,52 @@ static __always_inline bool has_keys(const struct bpf_sock *listener)
 	return bpf_core_field_exists(tcp->ao_info) && tcp->ao_info;
 }
 
+/* Whether the SYN has passed more routers than the listener allows (RFC 5082). */
+static __always_inline bool is_too_far(const struct bpf_sock *listener,
+				       const struct handshake *syn)
+{
+	const struct inet_sock *inet =
+		bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct inet_sock));
+
+	if (!syn->ipv6)
+		return syn->ipv4_header.ttl < inet->min_ttl;
+	return bpf_core_field_exists(inet->pinet6) &&
+	       syn->ipv6_header.hop_limit < inet->pinet6->min_hopcount;
+}
+
+/* Whether the SYN asks for Multipath TCP. */
+static __always_inline bool wants_paths(const struct handshake *syn)
+{
+	__u64 at = sizeof(syn->tcp), bytes;
+	__u8 kind;
+
+	for (int i = 0; i < TCP_OPTIONS_MAX; i++) {
+		barrier_var(at);
+		if (at + 1 >= syn->tcp_bytes || at > TCP_BYTES_MAX - 2)
+			return false;
+		kind = syn->options[at];
+		bytes = kind == TCP_OPTION_NOP ? 1 : syn->options[at + 1];
+		if (kind == TCP_OPTION_MPTCP)
+			return true;
+		if (kind == TCP_OPTION_END || bytes == 0)
+			return false;
+		at += bytes;
+	}
+	return false;
+}
+
+/* Whether the stack has to treat the SYN, whatever comes of it. */
+static __always_inline bool is_for_stack(const struct bpf_sock *listener,
+					 const struct handshake *syn)
+{
+	const struct tcp_sock *tcp =
+		bpf_rdonly_cast(listener, bpf_core_type_id_kernel(struct tcp_sock));
+
+	if (has_keys(listener) || is_too_far(listener, syn))
+		return true;
+	return bpf_core_field_exists(tcp->is_mptcp) && tcp->is_mptcp && wants_paths(syn);
+}
+
 /* Whether an answer would arrive, as far as the SYN itself can tell. */
 static __always_inline bool may_answer(struct xdp_md *ctx, const struct packet *packet)
 {
@@ -299,7 +351,7 @@ __noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 trans
 	listener = find_listener(&syn);
 	if (!listener)
 		return ANSWER_IMPOSSIBLE;
-	if (has_keys(listener)) {
+	if (is_for_stack(listener, &syn)) {
 		bpf_sk_release(listener);
 		return ANSWER_IMPOSSIBLE;
 	}

@@ -137,11 +137,13 @@ struct inet_connection_sock {
 
 struct ipv6_pinfo {
 	__s16 hop_limit; /* IPV6_UNICAST_HOPS; below 0: not set. A bit field before Linux 6.7 */
+	__u8 min_hopcount; /* IPV6_MINHOPCOUNT: what has a lower one is thrown away */
 };
 
 struct inet_sock {
 	struct ipv6_pinfo *pinet6;
 	__s16 uc_ttl; /* IP_TTL; below 0: not set */
+	__u8 min_ttl; /* IP_MINTTL: what has a lower one is thrown away */
 };
 
 struct tcp_options_received {
@@ -159,6 +161,7 @@ struct tcp_sock {
 	/* Keys of peers (RFC 2385, RFC 5925), where the kernel knows them; NULL: none. */
 	struct tcp_md5sig_info *md5sig_info;
 	struct tcp_ao_info *ao_info;
+	bool is_mptcp; /* Multipath TCP (RFC 8684), where the kernel knows it */
 };
 
 /* What the stack knows of a segment: lies in sk_buff.cb. */

@@ -1,10 +1,11 @@
 //! The segments with which XDP answers SYNs, and that the stack takes the handshake's end.
 //! Needs root.
 
-#![allow(unsafe_code, reason = "nix does not know TCP_MD5SIG")]
+#![allow(unsafe_code, reason = "nix does not know these socket options")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ use plimsoll_packets::frame::{Extension, Packet, TcpFlags};
 
 use crate::common::peer::{NOBODY_V4, OtherEnd, run, with_peer};
 use crate::common::syn_queue::{
-    BACKLOG, PORT, fill_syn_queue, from_nobody, listener, of_nobody, request, syn_ack,
+    BACKLOG, PORT, fill_syn_queue, from_nobody, listener, multipath_listener, of_nobody, request,
+    syn_ack,
 };
 use crate::common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip};
 
@@ -238,6 +240,79 @@ fn the_answer_may_pass_as_many_routers_as_the_server_or_the_host_says() {
     assert_eq!(hops(&|_| {}), [64, 64]);
     assert_eq!(hops(&default_ttl), [200, 64]);
     assert_eq!(hops(&own), [255, 254]);
+}
+
+/// Has the listener take packets alone that no router has passed on.
+fn takes_neighbours_alone(server: &TcpListener, level: i32, option: i32) {
+    let least: i32 = 255;
+    // SAFETY: the kernel reads the four bytes of a number that lives until then.
+    let answer = unsafe {
+        let least = std::ptr::from_ref(&least).cast();
+        libc::setsockopt(server.as_raw_fd(), level, option, least, 4)
+    };
+    assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// The stack throws away what has passed more routers than a listener with TTL security allows.
+#[test]
+fn a_syn_that_has_passed_too_many_routers_is_left_to_the_stack() {
+    let near = |host: IpAddr| {
+        let mut frame = syn_with_mss(host);
+        // Where the TTL is, and the hop limit.
+        frame[14 + if host.is_ipv4() { 8 } else { 7 }] = 255;
+        frame
+    };
+    for host in [HOST_V4.into(), HOST_V6.into()] {
+        let (far, near) = (syn_with_mss(host), near(host));
+        let server = OnceLock::new();
+        let look = |guard: &mut Guard<'_>| {
+            let mut is_answered = |frame: &[u8]| guard.answer_to(frame).unwrap().is_some();
+            assert!(is_answered(&far));
+            // Not before its SYN queue is full: the stack takes none of those requests then.
+            let server = server.get().unwrap();
+            takes_neighbours_alone(server, libc::IPPROTO_IP, libc::IP_MINTTL);
+            takes_neighbours_alone(server, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT);
+            assert!(!is_answered(&far), "{host}");
+            assert!(is_answered(&near), "{host}");
+        };
+        let keep = |made: &TcpListener| server.set(made.try_clone().unwrap()).unwrap();
+        past_syn_queue(Config::default(), keep, look);
+    }
+}
+
+/// The stack's cookies keep Multipath TCP. A client that had the program's answer instead went on
+/// with one path, and one that joined a second path gave that up.
+#[test]
+fn a_syn_of_multipath_tcp_is_left_to_the_stack() {
+    const MULTIPATH: [u8; 4] = [30, 4, 1, 1];
+    const OTHERS: [u8; 8] = [1, 1, 4, 2, 3, 3, 7, 1];
+    let with_options = |options: &[u8]| {
+        let mut frame = syn_with_mss(HOST_V4.into());
+        frame.extend(options);
+        let words = u8::try_from(options.len() / 4).unwrap();
+        frame[14 + 3] += 4 * words;
+        frame[14 + 20 + 12] += words << 4;
+        frame
+    };
+    let wants_paths = with_options(&[&OTHERS, MULTIPATH.as_slice(), &[1; 4]].concat());
+    let wants_none = with_options(&OTHERS);
+    // What looks like the option within another one is none.
+    let hides_it = with_options(&[[8, 10].as_slice(), &[30; 8], &[0, 30]].concat());
+    in_namespace(|| {
+        with_peer(OtherEnd::Takes, |peer| {
+            let _server = multipath_listener(HOST_V4);
+            let mut storage = Storage::default();
+            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+            fill_syn_queue(peer, HOST_V4.into());
+            guard.regulate().unwrap();
+            let mut is_answered = |frame: &[u8]| guard.answer_to(frame).unwrap().is_some();
+            assert!(is_answered(&wants_none));
+            assert!(is_answered(&hides_it));
+            assert!(!is_answered(&wants_paths));
+        });
+    });
+    // A listener that takes one path alone ignores the option.
+    assert!(answer_to(&wants_paths, |_| {}).is_some());
 }
 
 #[test]

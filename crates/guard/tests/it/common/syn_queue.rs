@@ -1,6 +1,6 @@
 //! A listener whose SYN queue a flood has filled.
 
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener};
 use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use etherparse::{NetHeaders, PacketHeaders, TcpHeader, TransportHeader};
 use nix::sys::socket::{Backlog, listen};
 use plimsoll_packets::frame::{Packet, TcpFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 
 use super::peer::{Job, NOBODY_V4, NOBODY_V6, run};
 use super::{HOST_MAC, PEER_MAC, Wire};
@@ -19,6 +20,20 @@ pub(crate) fn listener(address: IpAddr) -> TcpListener {
     let listener = TcpListener::bind((address, PORT)).unwrap();
     listen(&listener, Backlog::new(i32::from(BACKLOG)).unwrap()).unwrap();
     listener
+}
+
+/// One that takes Multipath TCP as well, as those of Go programs do.
+pub(crate) fn multipath_listener(host: Ipv4Addr) -> TcpListener {
+    let made = socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        Some(ipproto::MPTCP),
+    );
+    let made = made.unwrap();
+    bind(&made, &SocketAddrV4::new(host, PORT)).unwrap();
+    listen(&made, Backlog::new(i32::from(BACKLOG)).unwrap()).unwrap();
+    made.into()
 }
 
 /// A packet from an address that nobody has.
