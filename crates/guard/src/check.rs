@@ -28,6 +28,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::filter::{Filter, FilterWatch};
 use crate::guard::{Config, Guard, Storage};
+use crate::hidden;
 
 /// How far something is as the guard needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -112,7 +113,12 @@ pub fn check(interface: &str) -> Result<Check, Error> {
         adapter::interrupts(ifindex).map_err(os("ask how interrupts are coalesced"))?,
         ring(ifindex)?,
         adapter::offloads(interface, ifindex).map_err(os("ask for the adapter's offloads"))?,
-        filters::filters(Path::new("/proc"), &packet_filter::has_rules()),
+        // Only root is told.
+        filters::filters(
+            Path::new("/proc"),
+            &packet_filter::has_rules(),
+            &hidden::ports(ifindex).unwrap_or_default().every,
+        ),
         filters::packet_readers(host::has_packet_readers()),
         namespace(&link),
         syn_cookies(link.kind.as_deref() == Some("veth")),

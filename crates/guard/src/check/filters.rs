@@ -2,16 +2,24 @@
 //! address translation, load balancing.
 //!
 //! The guard sees packets before all of them. Here it looks whether they are at work in
-//! this network namespace. Their rules are read for SYN cookies alone ([`crate::filter`]).
+//! this network namespace. Their rules are read for SYN cookies ([`crate::filter`]), and for who
+//! takes packets before sockets ([`crate::hidden`]).
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::Path;
 
 use super::{Finding, Verdict, finding};
+use crate::owner::diag::Protocol;
 
-/// Files of `/proc` that tell, from `root`; and whether `nf_tables` has rules.
-pub(super) fn filters(root: &Path, has_rules: &io::Result<bool>) -> Finding {
+/// Files of `/proc` that tell, from `root`; whether `nf_tables` has rules; and of which protocol
+/// others than sockets may take every packet.
+pub(super) fn filters(
+    root: &Path,
+    has_rules: &io::Result<bool>,
+    diverted: &BTreeSet<Protocol>,
+) -> Finding {
     let mut is_refused = false;
     let mut read = |path: &str| {
         let text = fs::read_to_string(root.join(path));
@@ -42,6 +50,15 @@ pub(super) fn filters(root: &Path, has_rules: &io::Result<bool>) -> Finding {
     // Two lines of title and one of column names, then one per service.
     if read("net/ip_vs").lines().count() > 3 {
         found.push("IPVS has services".to_owned());
+    }
+    for protocol in diverted {
+        let name = match protocol {
+            Protocol::Udp => "UDP",
+            Protocol::Tcp => "TCP",
+        };
+        found.push(format!(
+            "a rule (TPROXY) or IPVS may take packets for any {name} port, so no {name} queue is guarded: name ports or the interface in the rule"
+        ));
     }
     if read("sys/net/ipv4/ip_forward").trim() == "1" {
         found.push("this host forwards".to_owned());
@@ -118,7 +135,7 @@ mod tests {
                 "this host forwards",
             ),
         ] {
-            let found = filters(root(&files).path(), &Ok(false));
+            let found = filters(root(&files).path(), &Ok(false), &BTreeSet::new());
             assert_eq!(
                 (found.verdict, found.found.as_str()),
                 (Verdict::Limited, said)
@@ -130,14 +147,24 @@ mod tests {
             ("net/ip_vs", head),
             ("sys/net/ipv4/ip_forward", "0\n"),
         ];
-        assert_eq!(filters(root(&calm).path(), &Ok(false)).verdict, Verdict::Ok);
+        assert_eq!(
+            filters(root(&calm).path(), &Ok(false), &BTreeSet::new()).verdict,
+            Verdict::Ok
+        );
         let nothing = root(&[]);
-        assert_eq!(filters(nothing.path(), &Ok(false)).verdict, Verdict::Ok);
-        let rules = filters(nothing.path(), &Ok(true));
+        assert_eq!(
+            filters(nothing.path(), &Ok(false), &BTreeSet::new()).verdict,
+            Verdict::Ok
+        );
+        let rules = filters(nothing.path(), &Ok(true), &BTreeSet::new());
         assert_eq!(rules.verdict, Verdict::Limited);
         assert_eq!(rules.found, "nf_tables has rules");
+        let diverted = BTreeSet::from([Protocol::Udp]);
+        let diverted = filters(nothing.path(), &Ok(false), &diverted);
+        assert_eq!(diverted.verdict, Verdict::Limited);
+        assert!(diverted.found.contains("so no UDP queue is guarded"));
         let refused = Err(io::ErrorKind::PermissionDenied.into());
-        let unknown = filters(nothing.path(), &refused);
+        let unknown = filters(nothing.path(), &refused, &BTreeSet::new());
         assert_eq!(unknown.verdict, Verdict::Unknown);
     }
 }
