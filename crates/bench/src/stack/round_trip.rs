@@ -77,7 +77,7 @@ fn one_run(effort: &Effort, way: Way) -> Result<Report, Error> {
     // Without it veth has no receive queue that the kernel could poll.
     host.configure("ethtool", ["-K", host.device(), "gro", "on"])?;
     let mut config = site.udp_server(way.side, Kind::Echo, PORT);
-    config.batch = 1;
+    config.batch = Some(1);
     if way.busy_poll {
         config.busy_poll = BUSY_POLL;
         // A server that polls by itself would wait for the thread.

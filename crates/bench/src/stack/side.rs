@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plimsoll_testbed::dns::Nsd;
-use plimsoll_testbed::server::{Config as ServerConfig, Kind, On, Server, Threaded};
+use plimsoll_testbed::server::{BATCH, Config as ServerConfig, Kind, On, Server, Threaded};
 
 use super::site::Site;
 use crate::Error;
@@ -29,8 +29,6 @@ pub enum Side {
     Testpmd,
 }
 
-/// Datagrams that a server takes, and sends, with one call.
-const BATCH: u16 = 64;
 /// What an operator of a busy UDP server sets; a frame of this link is accounted at the
 /// size of a page.
 const RCVBUF_BYTES: usize = 4 << 20;
@@ -77,7 +75,7 @@ impl Side {
     /// The settings of a server on it.
     pub(crate) fn server(self, kind: Kind, port: u16, device: &str) -> ServerConfig {
         let mut config = ServerConfig::new(kind, port);
-        config.batch = BATCH;
+        config.batch = Some(BATCH);
         config.rcvbuf_bytes = Some(RCVBUF_BYTES);
         if self != Self::Kernel {
             config.on = On::AfXdp(device.to_owned());

@@ -13,6 +13,9 @@ use super::network::On;
 use super::pace::Pace;
 use crate::Error;
 
+/// Datagrams at a time where that pays.
+pub const BATCH: u16 = 64;
+
 /// What a server does with a packet, after working on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
@@ -86,9 +89,11 @@ pub struct Config {
     /// calls for 16 packets elsewhere. Own stack with `--path soft-lrp` or `soft-timer-polling`.
     #[arg(long)]
     pub work_ahead: bool,
-    /// Datagrams to receive, and to send, at a time (1 to 1024)
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub batch: u16,
+    /// Datagrams to receive, and to send, at a time (1 to 1024): the first answer waits for the
+    /// work on all. Default: 64; 1 with `rpc` or `--work-us`, and for `sink` and `echo` on the
+    /// kernel's sockets, as most servers take them there
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub batch: Option<u16>,
     /// Directory of the files that `http` serves. Default: the current one
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
@@ -149,7 +154,7 @@ impl Config {
             gateway: Vec::new(),
             path: None,
             work_ahead: false,
-            batch: 1,
+            batch: None,
             root: None,
             pace: None,
             tcp_buffer_bytes: None,
@@ -172,6 +177,15 @@ impl Config {
     pub(super) fn buffer_bytes(&self) -> usize {
         let given = self.tcp_buffer_bytes;
         given.unwrap_or_else(|| TcpConfig::default().buffer_bytes)
+    }
+
+    /// Datagrams at a time: as was said, or as many as pay where each is worked on for so short that
+    /// nobody waits for an answer. `sink` and `echo` on the kernel's sockets stand for other servers.
+    pub(super) fn batch(&self) -> u16 {
+        let is_short = self.kind != Kind::Rpc && self.work.is_zero();
+        let is_other = self.on == On::Kernel && self.kind != Kind::Dns;
+        let pays = is_short && !is_other;
+        self.batch.unwrap_or(if pays { BATCH } else { 1 })
     }
 
     /// Where the kernel polls: as was said, or as is best for such a server. A server that polls
@@ -338,7 +352,7 @@ impl Config {
         let path = self.path.as_ref();
         args.extend(path.map(|path| format!("--path={path}")));
         args.extend(self.work_ahead.then(|| "--work-ahead".to_owned()));
-        args.push(format!("--batch={}", self.batch));
+        args.extend(self.batch.map(|count| format!("--batch={count}")));
         let root = self.root.as_ref();
         args.extend(root.map(|directory| format!("--root={}", directory.display())));
         args.extend(self.pace.map(|pace| format!("--pace={pace}")));
@@ -399,7 +413,7 @@ mod tests {
             gateway: vec!["198.18.0.1".parse().unwrap()],
             path: Some(ReceivePath::NiLrp),
             work_ahead: true,
-            batch: 64,
+            batch: Some(32),
             root: Some("/srv".into()),
             pace: Some(Pace::At(Rate::clamped(12_500_000))),
             tcp_buffer_bytes: Some(1 << 20),
@@ -459,6 +473,31 @@ mod tests {
         ];
         for config in others {
             assert_eq!(config.polled(), Threaded::Off, "{config:?}");
+        }
+    }
+
+    #[test]
+    fn datagrams_are_taken_together_where_no_answer_waits_for_it() {
+        let with = |kind, on, work_us| Config {
+            on,
+            work: Duration::from_micros(work_us),
+            ..Config::new(kind, 53)
+        };
+        let tap = || On::Tap("tap0".to_owned());
+        for (config, batch) in [
+            (with(Kind::Dns, tap(), 0), BATCH),
+            (with(Kind::Echo, tap(), 0), BATCH),
+            (with(Kind::Echo, tap(), 1), 1),
+            (with(Kind::Rpc, tap(), 0), 1),
+            (with(Kind::Dns, On::Kernel, 0), BATCH),
+            (with(Kind::Echo, On::Kernel, 0), 1),
+        ] {
+            assert_eq!(config.batch(), batch, "{config:?}");
+            let given = Config {
+                batch: Some(7),
+                ..config
+            };
+            assert_eq!(given.batch(), 7);
         }
     }
 

@@ -46,7 +46,7 @@ use self::udp::Reply;
 use crate::spin::Work;
 use crate::{Command, Error, Host, Process, allow_descriptors, interrupt, rpc};
 
-pub use self::config::{Config, Kind};
+pub use self::config::{BATCH, Config, Kind};
 pub use self::http::{PageServer, Passing};
 pub use self::network::On;
 pub use self::pace::Pace;
@@ -287,7 +287,7 @@ fn beside_bystander(
     let calls = config.kind == Kind::Rpc;
     let config = Config {
         port,
-        batch: if calls { config.batch } else { 1 },
+        batch: if calls { config.batch } else { Some(1) },
         kind: if calls { Kind::Rpc } else { Kind::Echo },
         ..config.clone()
     };

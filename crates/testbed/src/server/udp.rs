@@ -37,7 +37,7 @@ pub(super) fn serve(
     handle: impl FnMut(&[u8], &mut Vec<u8>) -> Reply,
 ) -> Result<(), Error> {
     let served = match network {
-        Network::Kernel if config.batch == 1 => by_one(config, network, counters, handle),
+        Network::Kernel if config.batch() == 1 => by_one(config, network, counters, handle),
         Network::Kernel => by_many(config, network, counters, handle),
         Network::Stack(stack) => on_stack(config, network, stack, counters, handle),
     };
@@ -130,7 +130,7 @@ fn by_many(
 ) -> io::Result<()> {
     let socket = bind(config, network)?;
     counters.set_listening();
-    let batch = usize::from(config.batch);
+    let batch = usize::from(config.batch());
     let mut buffers = vec![[0_u8; BATCH_BYTES]; batch];
     let mut written = vec![Vec::new(); batch];
     let mut received: Vec<Received> = Vec::with_capacity(batch);
@@ -180,11 +180,12 @@ fn on_stack(
     socket.set_read_timeout(Some(LOOK))?;
     socket.set_busy_poll(config.busy_poll);
     counters.set_listening();
-    let mut batch: Vec<Datagram> = Vec::with_capacity(config.batch.into());
+    let max = usize::from(config.batch());
+    let mut batch: Vec<Datagram> = Vec::with_capacity(max);
     let mut written = Vec::new();
     while !interrupt::requested() {
         batch.clear();
-        match socket.recv_batch(&mut batch, config.batch.into()) {
+        match socket.recv_batch(&mut batch, max) {
             Ok(_) => {}
             Err(error) if is_retry(&error) => continue,
             Err(error) => return Err(error),
