@@ -440,6 +440,7 @@ impl Connection {
 
     /// Gives the device what is due, and sets the timer.
     fn go_on(&self, inner: &mut Inner, host: &Host, now: Instant) {
+        inner.reset_if_unread();
         inner.send(host, self.remote, now);
         inner.note_owed(now);
         if inner.consumer.is_some() {

@@ -25,6 +25,10 @@ use crate::stack::Stack;
 /// the connection, without waiting, while the stack goes on. The drop of the stack's last handle waits a
 /// while for the rest ([`Stack`]).
 ///
+/// Where something was received and not read, or comes after the drop, the connection is reset, as with Linux: the
+/// peer learns that it was lost, and what was written may be lost as well. Who has more to say than a peer may
+/// hear of ends writing ([`shutdown`](Self::shutdown)), and reads to the end before the drop.
+///
 /// A peer that is silent for 15 minutes while it owes an acknowledgement is given up: reading and
 /// writing return `TimedOut`. After the drop, a peer is given up that acknowledges nothing for a
 /// minute. Who only reads waits for ever for a peer that is gone, but for

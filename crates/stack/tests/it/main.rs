@@ -49,5 +49,6 @@ mod tended;
 mod transmit;
 mod trouble;
 mod udp;
+mod unread;
 mod vlan;
 mod waiting;

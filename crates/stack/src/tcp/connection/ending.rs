@@ -53,7 +53,8 @@ impl Connection {
         trouble.map_or(error, io::Error::from_raw_os_error)
     }
 
-    /// The owner is gone: what was written is sent, then the connection ends.
+    /// The owner is gone: what was written is sent, then the connection ends. It is reset where something
+    /// was received and not read.
     pub(in crate::tcp) fn abandon(&self, host: &Host, now: Instant) {
         let mut inner = self.inner.lock();
         inner.listener = None;
@@ -116,6 +117,14 @@ pub(super) fn owes_for_end(state: State) -> bool {
 }
 
 impl Inner {
+    /// Nobody will read any more. What waits to be read, or comes yet, is lost, so the peer must not take
+    /// it for delivered (RFC 1122, 4.2.2.13; RFC 2525, 2.17).
+    pub(super) fn reset_if_unread(&mut self) {
+        if self.abandoned && self.consumer.is_some() && self.socket().recv_queue() > 0 {
+            self.socket().abort();
+        }
+    }
+
     /// Notes whether the peer owes an acknowledgement: of data, or of our end.
     pub(super) fn note_owed(&mut self, now: Instant) {
         let socket = self.sockets.get::<Socket<'_>>(self.handle);
