@@ -11,6 +11,7 @@ mod watched;
 mod addresses;
 mod ahead;
 mod bottleneck;
+mod closed;
 mod cookies;
 mod credit;
 mod descriptors;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::numbers::Number;
+use super::closing::Leaving;
 use super::program::not_added;
 use super::queues::Sockets;
 use super::socket::Socket;
@@ -14,17 +14,26 @@ use crate::device::wrapper::Wrapper;
 /// A socket that gets the frames of one endpoint.
 #[derive(Debug)]
 pub(super) struct XdpEndpoint {
-    sockets: Sockets,
+    /// Taken when it is dropped.
+    own: Option<Leaving>,
     endpoint: Endpoint,
     /// One of several of the endpoint.
     member: bool,
     shared: Arc<Shared>,
-    // After the sockets, which end what the program is told of its room.
-    number: Number,
 }
 
 impl XdpEndpoint {
     pub(super) fn open(shared: &Arc<Shared>, endpoint: Endpoint, member: bool) -> io::Result<Self> {
+        match Self::open_at_once(shared, endpoint, member) {
+            // Those that are being closed have numbers and descriptors still.
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse && shared.closing.finish() => {
+                Self::open_at_once(shared, endpoint, member)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_at_once(shared: &Arc<Shared>, endpoint: Endpoint, member: bool) -> io::Result<Self> {
         let number = shared.numbers.take().ok_or_else(|| {
             let why = format!("all {SOCKETS_MAX} sockets of the XDP program are in use");
             io::Error::new(io::ErrorKind::OutOfMemory, why)
@@ -45,24 +54,26 @@ impl XdpEndpoint {
             return Err(not_added(endpoint, error));
         }
         Ok(Self {
-            sockets,
+            own: Some(Leaving { sockets, number }),
             endpoint,
             member,
             shared: Arc::clone(shared),
-            number,
         })
     }
 }
 
 impl Drop for XdpEndpoint {
     fn drop(&mut self) {
-        let (program, number) = (&self.shared.program, self.number.get());
+        let Some(own) = self.own.take() else { return };
+        let (program, number) = (&self.shared.program, own.number.get());
         match self.member {
             false => program.remove_endpoint(self.endpoint),
             true => program.remove_member(self.endpoint, number),
         }
         self.shared.take_back(number);
-        self.sockets.drain();
+        // What is just being delivered is taken later.
+        own.sockets.take_unread();
+        self.shared.closing.add(own);
     }
 }
 
@@ -70,6 +81,9 @@ impl Wrapper for XdpEndpoint {
     type Inner = Sockets;
 
     fn inner(&self) -> &Sockets {
-        &self.sockets
+        match &self.own {
+            Some(own) => &own.sockets,
+            None => unreachable!("taken when it is dropped"),
+        }
     }
 }

@@ -8,7 +8,7 @@
 //! Everything else goes to the kernel as before.
 //!
 //! `ring` and `sys` are the rings and system calls, `socket` a queue's shared memory and its
-//! sockets, `endpoint` a socket for one endpoint, `queues` one for each queue, `numbers` how the
+//! sockets, `endpoint` a socket for one endpoint, `closing` its end, `queues` one for each queue, `numbers` how the
 //! program names them, `program` the steering, `room` what it is told of full rings, `reserve`
 //! what the driver keeps where nothing is copied, `company` what the program counts beside a
 //! flood, `polling` where the kernel polls because of that, `settings` what is turned of it,
@@ -22,6 +22,7 @@
 
 mod bare;
 mod channels;
+mod closing;
 mod company;
 pub(crate) mod completions;
 mod config;
@@ -54,6 +55,7 @@ pub use plimsoll_kernel::knobs::Keeper;
 
 pub use self::bare::BareQueue;
 use self::channels::{XdpConnection, XdpListener};
+use self::closing::Closing;
 pub use self::config::{BusyPoll, CopyMode, XdpConfig};
 use self::config::{CHUNK_BYTES, LEVELS_MAX, chunk_bytes, chunk_bytes_for};
 use self::endpoint::XdpEndpoint;
@@ -85,6 +87,8 @@ struct Shared {
     numbers: Arc<Numbers>,
     /// Of connections' channels.
     channels: Arc<Numbers>,
+    /// Sockets that were dropped.
+    closing: Closing,
 }
 
 /// The main socket's number.
@@ -185,6 +189,7 @@ impl XdpInterface {
             all_queues: config.all_queues,
             numbers: Numbers::new(MAIN_SOCKET + 1, SOCKETS_MAX),
             channels: Numbers::new(0, CONNECTIONS_MAX),
+            closing: Closing::default(),
         };
         let sockets = sockets.into_iter().map(|main| shared.reserving(main));
         let sockets =

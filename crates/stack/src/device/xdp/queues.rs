@@ -108,8 +108,10 @@ impl Sockets {
     }
 
     /// Takes back what the kernel has received and nobody will read.
-    pub(super) fn drain(&self) {
-        self.all.iter().for_each(Socket::drain);
+    pub(super) fn take_unread(&self) {
+        for socket in &self.all {
+            socket.take_unread();
+        }
     }
 }
 

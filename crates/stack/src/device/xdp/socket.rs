@@ -298,14 +298,9 @@ impl Socket {
         self.has_unsent() && can_send()
     }
 
-    /// Takes back what the kernel has received and nobody will read. To be
-    /// called when the XDP program no longer knows the socket.
-    pub(super) fn drain(&self) {
-        sys::wait_for_deliveries();
-        self.take_unread();
-    }
-
-    /// The same without waiting for the kernel; how many frames these are.
+    /// Takes back what the kernel has received and nobody will read; how many frames these are. To
+    /// be called when the XDP program no longer knows the socket. What is just being delivered is
+    /// awaited with [`sys::wait_for_deliveries`].
     pub(super) fn take_unread(&self) -> u64 {
         let (mut unread, mut all) = (Batch::new(), 0);
         while let Ok(taken @ 1..) = self.receive(&mut unread, 64) {
