@@ -280,6 +280,17 @@ impl Demux {
         }
     }
 
+    /// The channel of the listener that a SYN to this address is for.
+    #[must_use]
+    pub fn listener(&self, at: SocketAddr) -> Option<ChannelId> {
+        let (address, port) = place(Protocol::Tcp, at).ok()?;
+        let listener = match address {
+            IpAddr::V4(address) => self.v4.socket(&self.shared, &Place { address, port }),
+            IpAddr::V6(address) => self.v6.socket(&self.shared, &Place { address, port }),
+        };
+        listener.map(|listener| listener.channel)
+    }
+
     /// A TCP connection enters TIME_WAIT: gives its channel back (LRP-42). Its
     /// late packets are `tcp_connection` on [`Channels::time_wait`] until
     /// [`DemuxConfig::time_wait_lifetime`] is over. Nothing: no such connection.

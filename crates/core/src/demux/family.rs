@@ -291,7 +291,7 @@ impl<A: Version> Family<A> {
     }
 
     /// The socket bound to this address, else the one at the wildcard.
-    fn socket<'a>(&'a self, shared: &'a Shared, place: &Place<A>) -> Option<&'a Socket> {
+    pub(super) fn socket<'a>(&'a self, shared: &'a Shared, place: &Place<A>) -> Option<&'a Socket> {
         let bound = self.bound.get(place);
         bound.or_else(|| A::wildcard(shared, place.port))
     }

@@ -144,6 +144,31 @@ fn a_listener_beyond_its_backlog_loses_new_syns_and_nothing_else() {
 }
 
 #[test]
+fn a_listener_is_found_as_its_syns_are() {
+    let mut demux = demux();
+    let specific = at(V4, 80);
+    for (listener, dual, channel) in [
+        (specific, false, 1),
+        (at(V6_ANY, 80), true, 2),
+        (at(V6, 81), false, 3),
+    ] {
+        let bound = demux.bind(Protocol::Tcp, listener, dual, ChannelId(channel));
+        assert_eq!(bound, Ok(()));
+    }
+    let udp = demux.bind(Protocol::Udp, at(V4, 82), false, ChannelId(4));
+    assert_eq!(udp, Ok(()));
+    for to in [V4, V6] {
+        for port in 80..=82 {
+            let said = tcp(&mut demux, at(to, port), TcpFlags::SYN, NOW);
+            let its = (said.kind == Kind::TcpListener).then_some(said.channel);
+            assert_eq!(demux.listener(at(to, port)), its, "{to} {port}");
+        }
+    }
+    assert_eq!(demux.listener(specific), Some(ChannelId(1)));
+    assert_eq!(demux.listener(at(V4, 0)), None);
+}
+
+#[test]
 fn a_connection_gives_its_channel_back_when_it_enters_time_wait() {
     let mut demux = demux();
     let (here, peer) = (at(V4, 80), at(V4_PEER, 9));

@@ -115,6 +115,11 @@ impl Table {
         self.demux.connection(protocol, local, remote)
     }
 
+    /// The channel of the listener that a SYN to this address is for.
+    pub(crate) fn listener(&self, at: SocketAddr) -> Option<ChannelId> {
+        self.demux.listener(at)
+    }
+
     /// The next call of the channel's socket is to return this error.
     pub(crate) fn set_trouble(&self, channel: ChannelId, errno: i32) {
         if let Some(slot) = self.slot(channel) {

@@ -201,23 +201,12 @@ impl Waiting {
 
 impl Tcp {
     /// Who listens at this address of ours.
-    pub(super) fn listener_at(&self, local: SocketAddr) -> Option<Arc<Listener>> {
-        let endpoints = self.endpoints.lock();
-        let listeners = endpoints.values().filter_map(|endpoint| match endpoint {
-            Endpoint::Listener(listener) if listener.takes(local) => Some(listener),
-            _ => None,
-        });
-        // The most specific one.
-        let best = listeners.min_by_key(|listener| listener.local.ip().is_unspecified());
-        best.cloned()
-    }
-}
-
-impl Listener {
-    fn takes(&self, local: SocketAddr) -> bool {
-        let at = self.local.ip();
-        let everywhere = at.is_unspecified() && (at.is_ipv6() || local.is_ipv4());
-        self.local.port() == local.port() && (everywhere || at == local.ip())
+    pub(super) fn listener_at(&self, host: &Host, local: SocketAddr) -> Option<Arc<Listener>> {
+        let channel = host.table.lock().listener(local)?;
+        match self.endpoint(channel)? {
+            Endpoint::Listener(listener) => Some(listener),
+            Endpoint::Connection(_) => None,
+        }
     }
 }
 

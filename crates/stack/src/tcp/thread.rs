@@ -274,7 +274,7 @@ impl Worker {
         let begins =
             reset::is_syn(&frame, packet) || self.returned(&frame, packet, ends, now).is_some();
         if begins {
-            let listener = self.tcp().listener_at(ends.0);
+            let listener = self.tcp().listener_at(&self.host, ends.0);
             return self.for_all(|this| this.on_whole(listener.as_ref(), frame, parsed, now));
         }
         if reset::is_data(&frame, packet) {
