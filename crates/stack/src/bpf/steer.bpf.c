@@ -48,6 +48,7 @@
 
 #include "cookie.h"
 #include "steer.h"
+#include "strays.h"
 
 #define IPV4_FRAGMENT 0x3fff /* offset or "more fragments" */
 #define VLAN_ID_MASK 0xfff
@@ -57,12 +58,6 @@
 #define UNREACHABLE 3 /* RFC 792; linux/icmp.h takes the C library's headers in */
 #define NEIGHBOUR_SOLICITATION 135 /* RFC 4861, 4.3 */
 #define TO_SOCKET 16 /* greater than any verdict of XDP */
-#define STRAY_TICK_SHIFT 24 /* a tick is 2^24 ns, some 17 ms: clients come in bursts */
-/* More than the proxies answer (a thousand a second), so that they choose. */
-#define STRAYS_PER_TICK 128
-#define STRAYS_TO_LISTENERS_PER_TICK 256
-/* Some 122,000 a second: a bare acknowledgement and the first data for each of 50,000 cookies. */
-#define STRAYS_WITH_COOKIES_PER_TICK 2048
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -139,14 +134,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct group);
 } groups SEC(".maps");
-
-/* What came for ports that nobody bound. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct strays);
-} strays SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -346,47 +333,9 @@ static __always_inline int is_for_nobody(__u8 protocol, const struct ports *port
 	return protocol == IPPROTO_UDP || told.all_channels || begins_connection(ports, end);
 }
 
-enum stray {
-	FOR_NOBODY,
-	FOR_LISTENER,
-	WITH_COOKIE, /* for a listener that has answered with it */
-};
-
-/* The count is not exact between CPUs, and need not be. */
-static __noinline int stray_to_main(enum stray kind)
+static __always_inline int stray_to_main(enum stray kind)
 {
-	__u64 tick = bpf_ktime_get_ns() >> STRAY_TICK_SHIFT;
-	__u32 first = 0;
-	struct strays *all = bpf_map_lookup_elem(&strays, &first);
-	__u64 *passed, most;
-
-	if (!all)
-		return XDP_PASS;
-	if (all->tick != tick) {
-		all->tick = tick;
-		all->passed = 0;
-		all->passed_to_listeners = 0;
-		all->passed_with_cookies = 0;
-	}
-	switch (kind) {
-	case WITH_COOKIE:
-		passed = &all->passed_with_cookies;
-		most = STRAYS_WITH_COOKIES_PER_TICK;
-		break;
-	case FOR_LISTENER:
-		passed = &all->passed_to_listeners;
-		most = STRAYS_TO_LISTENERS_PER_TICK;
-		break;
-	default:
-		passed = &all->passed;
-		most = STRAYS_PER_TICK;
-	}
-	if (*passed < most) {
-		(*passed)++;
-		return to_socket(MAIN_SOCKET);
-	}
-	__sync_fetch_and_add(&all->dropped, 1);
-	return XDP_DROP;
+	return stray_passes(kind) ? to_socket(MAIN_SOCKET) : XDP_DROP;
 }
 
 /* What belongs to no connection, for a listener whose connections have channels. */

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
+/*
+ * What belongs to no connection: of each kind so much gets through in a tick.
+ */
+#ifndef PLIMSOLL_STEER_STRAYS_H
+#define PLIMSOLL_STEER_STRAYS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "steer.h"
+
+#define STRAY_TICK_SHIFT 24 /* a tick is 2^24 ns, some 17 ms: clients come in bursts */
+/* More than the proxies answer (a thousand a second), so that they choose. */
+#define STRAYS_PER_TICK 128
+#define STRAYS_TO_LISTENERS_PER_TICK 256
+/* Some 122,000 a second: a bare acknowledgement and the first data for each of 50,000 cookies. */
+#define STRAYS_WITH_COOKIES_PER_TICK 2048
+
+/* What came for ports that nobody bound. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct strays);
+} strays SEC(".maps");
+
+enum stray {
+	FOR_NOBODY,
+	FOR_LISTENER,
+	WITH_COOKIE, /* for a listener that has answered with it */
+};
+
+/* The count is not exact between CPUs, and need not be. */
+static __noinline int stray_passes(enum stray kind)
+{
+	__u64 tick = bpf_ktime_get_ns() >> STRAY_TICK_SHIFT;
+	__u32 first = 0;
+	struct strays *all = bpf_map_lookup_elem(&strays, &first);
+	__u64 *passed, most;
+
+	if (!all)
+		return 1;
+	if (all->tick != tick) {
+		all->tick = tick;
+		all->passed = 0;
+		all->passed_to_listeners = 0;
+		all->passed_with_cookies = 0;
+	}
+	switch (kind) {
+	case WITH_COOKIE:
+		passed = &all->passed_with_cookies;
+		most = STRAYS_WITH_COOKIES_PER_TICK;
+		break;
+	case FOR_LISTENER:
+		passed = &all->passed_to_listeners;
+		most = STRAYS_TO_LISTENERS_PER_TICK;
+		break;
+	default:
+		passed = &all->passed;
+		most = STRAYS_PER_TICK;
+	}
+	if (*passed < most) {
+		(*passed)++;
+		return 1;
+	}
+	__sync_fetch_and_add(&all->dropped, 1);
+	return 0;
+}
+
+#endif
