@@ -19,7 +19,26 @@ use pcap_file::{DataLink, Endianness, PcapError, TsResolution};
 use super::wrapper::Wrapper;
 use super::{Batch, Capabilities, Device};
 
-/// A device, and the capture of what passes it.
+/// A device, and the capture of what passes it. Who gives it to a stack keeps an [`Arc`], and ends the
+/// capture once the stack and its sockets are gone:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use plimsoll_stack::device::recording::Recording;
+/// # use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+/// # use plimsoll_stack::{Stack, StackConfig};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_cable, device) = SimulatedDevice::pair(&SimulatedConfig::default())?;
+/// let recording = Arc::new(Recording::new(device, Vec::new())?);
+/// let stack = Stack::start(Arc::clone(&recording), &StackConfig::at("10.0.0.2/24".parse()?))?;
+/// // …
+/// drop(stack);
+/// let recording = Arc::into_inner(recording).expect("nobody else has it");
+/// let (_device, file) = recording.finish()?;
+/// assert!(file.len() >= 24, "a header, and frames");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Recording<D, W: Write> {
     inner: D,
     capture: Arc<Mutex<Capture<W>>>,
