@@ -110,7 +110,7 @@ impl Host {
             tcp: Tcp::new(
                 config.tcp,
                 cookies,
-                table.ready(),
+                (table.ready(), table.known()),
                 book.open(Owner::TcpOutgoing),
             ),
             device,

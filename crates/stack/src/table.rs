@@ -31,6 +31,7 @@ use crate::link::membership;
 use crate::outcome::{Outcome, Tally};
 use crate::random::secret;
 use crate::receive::ahead::Notes;
+use crate::tcp::Known;
 use crate::wait::Waker;
 use crate::wire::packet;
 
@@ -44,6 +45,9 @@ pub(crate) const TIME_WAIT: ChannelId = ChannelId(4);
 const FORWARD: ChannelId = ChannelId(5);
 /// Channels that the stack itself uses, at most.
 pub(crate) const SPECIAL: usize = 6;
+/// One of so many parts of a listener's channel is not for SYNs of strangers: what ends a handshake, and SYNs of
+/// known sources, find room beside a flood.
+const PLACES_OF_OTHERS: usize = 5;
 /// Frames of these kinds end at the demultiplexer.
 const NOBODY: ChannelId = ChannelId(u32::MAX);
 
@@ -78,6 +82,8 @@ pub(crate) struct Table {
     groups: Groups,
     /// Where connected UDP sockets were bound, of which the demultiplexer knows nothing any more.
     held: HashMap<ChannelId, SocketAddr>,
+    /// Whose SYNs may pass where others' are discarded.
+    known: Option<Arc<Known>>,
     /// Channels that the TCP thread has to look at.
     ready: Arc<Ready>,
     /// Where it is noted what waits for no call.
@@ -123,6 +129,7 @@ impl Table {
             free: Vec::with_capacity(all),
             groups: Groups::default(),
             held: HashMap::new(),
+            known: Known::new(tcp.syn_cookies_per_s)?.map(Arc::new),
             ready: Arc::new(ready.map_err(Error::io("make an event descriptor"))?),
             notes: None,
             touched: Vec::with_capacity(all),
@@ -181,6 +188,10 @@ impl Table {
         &self.ready
     }
 
+    pub(crate) fn known(&self) -> Option<&Arc<Known>> {
+        self.known.as_ref()
+    }
+
     pub(crate) fn add_address(&mut self, address: IpAddr) -> Result<(), Error> {
         let added = self.demux.add_local_address(address);
         added.map_err(|error| unfit("addresses", address, &error))
@@ -214,6 +225,7 @@ impl Table {
             inhibiting: Arc::clone(&inhibiting),
             trouble: Arc::clone(&trouble),
             touched: false,
+            takes_known: false,
             tcp,
             account: account.cloned(),
             before: monitor.counts(),
@@ -269,11 +281,10 @@ impl Table {
             return None;
         }
         let mut classified = self.demux.classify(frame, now);
-        if classified.demand == Demand::Excess {
-            let listener = self.slot(classified.channel);
-            let account = listener.and_then(|slot| slot.account.as_ref());
+        if let Some(outcome) = self.refusal(&classified, frame, now) {
+            let account = self.account(classified.channel);
             let tally = account.map_or(tally, |account| &account.at_demultiplexer);
-            tally.count(Outcome::Backlog);
+            tally.count(outcome);
             return None;
         }
         if matches!(classified.kind, Kind::Other | Kind::Icmp) && membership::is_query(frame) {
@@ -286,6 +297,29 @@ impl Table {
         }
         classified.channel = self.groups.member(classified.channel, frame);
         Some(classified)
+    }
+
+    /// Why a SYN is not let to its listener, if it is not.
+    fn refusal(&self, classified: &Classified, frame: &Frame, now: Instant) -> Option<Outcome> {
+        let listener = || self.slot(classified.channel);
+        let known = |pass: fn(&Known, IpAddr, Instant) -> bool| {
+            let source = packet::parse(frame).map(|packet| packet.source);
+            let known = self.known.as_ref().zip(source.ok());
+            known.is_some_and(|(known, source)| pass(known, source, now))
+        };
+        match classified.demand {
+            Demand::Known => None,
+            Demand::New => {
+                let most = (self.high * (PLACES_OF_OTHERS - 1)).div_ceil(PLACES_OF_OTHERS);
+                let is_full = listener().is_some_and(|slot| slot.producer.occupancy() >= most);
+                (is_full && !known(Known::has)).then_some(Outcome::Full)
+            }
+            Demand::Excess => {
+                let passes =
+                    listener().is_some_and(|slot| slot.takes_known) && known(Known::lets_pass);
+                (!passes).then_some(Outcome::Backlog)
+            }
+        }
     }
 
     /// Whether the next push would be discarded; it may fit by then.

@@ -12,7 +12,8 @@
  * - a TCP connection that has a channel: the main socket, while the channel has room;
  * - an endpoint at the frame's address, else one at any address if this is an address of the
  *   stack's: its socket, or one of those that share it, by a hash of the flow. A listener whose
- *   connections have channels gets SYNs while it takes or answers any, what ends a handshake
+ *   connections have channels gets SYNs while it takes or answers any, then some of sources that
+ *   have ended a handshake before, what ends a handshake
  *   that a SYN cookie began, and of other segments as many as may be answered;
  * - an ICMP error about what an endpoint sent: the main socket;
  * - an address that the stack owns (ARP and neighbour solicitations for it
@@ -351,6 +352,8 @@ static __always_inline int to_listener(__u32 entry, const struct address *local,
 										     FOR_LISTENER);
 	if (!(entry & BEYOND_BACKLOG))
 		return to_socket(MAIN_SOCKET);
+	if (entry & TAKES_KNOWN && bpf_map_lookup_elem(&known, remote))
+		return stray_to_main(OF_KNOWN);
 	all = bpf_map_lookup_elem(&strays, &first);
 	if (all)
 		__sync_fetch_and_add(&all->beyond_backlog, 1);

@@ -11,6 +11,7 @@ enum steer_limit {
 	QUEUES_MAX = 16,
 	PLACES_OF_SOCKETS = QUEUES_MAX * SOCKETS_MAX,
 	ADDRESSES_MAX = 256,
+	KNOWN_MAX = 4096, /* sources */
 	PORTS = 1 << 16,
 	PLACES_MAX = 2 * PORTS, /* of UDP, then of TCP */
 	GROUP = 1 << 16, /* set in the number of an endpoint's socket: it is a group's */
@@ -18,6 +19,7 @@ enum steer_limit {
 	MEMBERS_MAX = 64, /* a power of two */
 	LISTENER = 1 << 17, /* set in the number of an endpoint's socket: connections have channels */
 	BEYOND_BACKLOG = 1 << 18, /* set for a listener that takes no SYNs now */
+	TAKES_KNOWN = 1 << 20, /* set beside it for one that takes those of known sources */
 	IPV4_ALONE = 1 << 19, /* set for an endpoint at any address that has no IPv6 */
 	CONNECTIONS_MAX = 1 << 15, /* each is a channel; in `given` they follow all sockets */
 	GIVEN_TO_QUEUES = PLACES_OF_SOCKETS + CONNECTIONS_MAX, /* in `given`, where queues are */
@@ -98,8 +100,8 @@ struct group {
 
 /*
  * Of the frames for ports that nobody bound, and of segments for listeners that belong to no
- * connection, with a cookie and without: how many passed in this tick, and how many of all were
- * dropped. And SYNs that a full backlog has cost.
+ * connection, with a cookie and without, and SYNs of known sources: how many passed in this tick,
+ * and how many of all were dropped. And SYNs that a full backlog has cost.
  */
 struct strays {
 	__u64 tick;
@@ -108,6 +110,7 @@ struct strays {
 	__u64 dropped;
 	__u64 beyond_backlog;
 	__u64 passed_with_cookies;
+	__u64 passed_of_known;
 };
 
 /*

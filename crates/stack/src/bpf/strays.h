@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * What belongs to no connection: of each kind so much gets through in a tick.
+ * What belongs to no connection: of each kind so much gets through in a tick. And who is no
+ * stranger.
  */
 #ifndef PLIMSOLL_STEER_STRAYS_H
 #define PLIMSOLL_STEER_STRAYS_H
@@ -16,6 +17,16 @@
 #define STRAYS_TO_LISTENERS_PER_TICK 256
 /* Some 122,000 a second: a bare acknowledgement and the first data for each of 50,000 cookies. */
 #define STRAYS_WITH_COOKIES_PER_TICK 2048
+/* Some 15,000 a second: the stack takes a quarter of as many as it answers with cookies. */
+#define SYNS_OF_KNOWN_PER_TICK 256
+
+/* Sources that have ended a handshake. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, KNOWN_MAX);
+	__type(key, struct address);
+	__type(value, __u8);
+} known SEC(".maps");
 
 /* What came for ports that nobody bound. */
 struct {
@@ -29,6 +40,7 @@ enum stray {
 	FOR_NOBODY,
 	FOR_LISTENER,
 	WITH_COOKIE, /* for a listener that has answered with it */
+	OF_KNOWN, /* a SYN of a known source */
 };
 
 /* The count is not exact between CPUs, and need not be. */
@@ -46,11 +58,16 @@ static __noinline int stray_passes(enum stray kind)
 		all->passed = 0;
 		all->passed_to_listeners = 0;
 		all->passed_with_cookies = 0;
+		all->passed_of_known = 0;
 	}
 	switch (kind) {
 	case WITH_COOKIE:
 		passed = &all->passed_with_cookies;
 		most = STRAYS_WITH_COOKIES_PER_TICK;
+		break;
+	case OF_KNOWN:
+		passed = &all->passed_of_known;
+		most = SYNS_OF_KNOWN_PER_TICK;
 		break;
 	case FOR_LISTENER:
 		passed = &all->passed_to_listeners;

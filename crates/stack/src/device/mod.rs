@@ -119,12 +119,29 @@ pub struct Endpoint {
     pub local: SocketAddr,
 }
 
+/// Whose SYNs a listener takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Everybody's.
+    All,
+    /// Those of [known sources](Device::know_source) alone, and not without a bound.
+    Known,
+    /// Nobody's.
+    None,
+}
+
 /// A channel of TCP's in a device's own demultiplexer: its frames come with the device's
 /// others, but only as long as there is room for them. Dropping it ends that.
 pub trait Channel: Send + Sync + fmt::Debug {
-    /// So many more frames may come. A listener only tells none from some: without room, what
-    /// begins a connection is dropped.
-    fn set_room(&self, frames: u32);
+    /// So many more frames of a connection may come.
+    fn set_room(&self, frames: u32) {
+        let _ = frames;
+    }
+
+    /// Of what begins a connection with a listener, this may come.
+    fn set_takes(&self, takes: Takes) {
+        let _ = takes;
+    }
 
     /// Frames that were dropped so far since there was no room.
     fn refused(&self) -> u64 {
@@ -264,6 +281,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn open_listener(&self, endpoint: Endpoint) -> io::Result<Arc<dyn Channel>> {
         let _ = endpoint;
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Whoever has this address has ended a handshake. Listeners may take its SYNs before those of others
+    /// ([`Takes::Known`]).
+    fn know_source(&self, source: IpAddr) {
+        let _ = source;
     }
 
     /// From now on at most so many frames are lent to be received into. Those that are lent

@@ -145,6 +145,10 @@ impl<W: Wrapper> Device for W {
         self.inner().know_cookies(key)
     }
 
+    fn know_source(&self, source: IpAddr) {
+        self.inner().know_source(source);
+    }
+
     fn set_credit(&self, frames: u32) -> bool {
         self.inner().set_credit(frames)
     }

@@ -10,6 +10,7 @@ use plimsoll_core::time::Instant;
 use super::group::{self, Joined};
 use super::{Bound, Place, Table};
 use crate::account::Account;
+use crate::device::Takes;
 use crate::error;
 use crate::wait::Waker;
 
@@ -175,9 +176,12 @@ impl Table {
         self.remove(channel);
     }
 
-    /// SYNs for a listener are discarded at once, or not any more.
-    pub(crate) fn set_beyond_backlog(&mut self, listener: SocketAddr, beyond: bool) {
-        self.demux.set_beyond_backlog(listener, beyond);
+    /// SYNs for a listener are discarded at once, but these.
+    pub(crate) fn set_takes(&mut self, listener: SocketAddr, channel: ChannelId, takes: Takes) {
+        self.demux.set_beyond_backlog(listener, takes != Takes::All);
+        if let Some(Some(slot)) = self.slots.get_mut(channel.0 as usize) {
+            slot.takes_known = takes == Takes::Known;
+        }
     }
 
     /// Ends an endpoint, bound or connected, and its channel.

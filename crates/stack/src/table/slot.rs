@@ -85,6 +85,8 @@ pub(super) struct Slot {
     pub(super) inhibiting: Arc<AtomicBool>,
     pub(super) trouble: Arc<Pending>,
     pub(super) touched: bool,
+    /// A listener's: of SYNs beyond the backlog, those of known sources may pass.
+    pub(super) takes_known: bool,
     /// Whose receiver is the TCP thread.
     pub(super) tcp: bool,
     /// None: the stack's own.

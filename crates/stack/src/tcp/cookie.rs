@@ -44,8 +44,8 @@ use crate::random::secret;
 const SEGMENT_BYTES: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1460, 8940];
 
 /// After so long a listener may answer again.
-const PERIOD: Duration = Duration::from_millis(50);
-const PERIODS_PER_S: u32 = 20;
+pub(super) const PERIOD: Duration = Duration::from_millis(50);
+pub(super) const PERIODS_PER_S: u32 = 20;
 
 /// A SYN as far as its cookie knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Cookies {
     }
 }
 
-fn octets(address: IpAddr) -> [u8; 16] {
+pub(super) fn octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),

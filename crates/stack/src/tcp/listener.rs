@@ -22,7 +22,7 @@ use super::stream::TcpStream;
 use super::{Endpoint, Tcp};
 use crate::account::{Account, Owner};
 use crate::clock;
-use crate::device::{Channel, Frame};
+use crate::device::{Channel, Frame, Takes};
 use crate::host::Host;
 use crate::socket::addresses::first_that_works;
 use crate::socket::readiness::Readiness;
@@ -57,8 +57,8 @@ pub(super) struct Listener {
 struct Waiting {
     half_open: usize,
     established: VecDeque<Arc<Connection>>,
-    /// The demultiplexer discards SYNs.
-    beyond_backlog: bool,
+    /// Whose SYNs the demultiplexer lets pass.
+    takes: Takes,
     /// SYNs beyond the backlog that get a cookie; none are where there are no cookies.
     answers: Option<Answers>,
     /// When there will be more of them.
@@ -95,12 +95,13 @@ impl Listener {
         room
     }
 
-    /// Whether a SYN without a place is answered with a cookie.
-    pub(super) fn may_answer(&self, host: &Host, now: Instant) -> bool {
+    /// Whether a SYN without a place is answered with a cookie. One of a `known` source is, if it got
+    /// so far.
+    pub(super) fn may_answer(&self, host: &Host, known: bool, now: Instant) -> bool {
         let mut waiting = self.waiting.lock();
         let room = !waiting.closed && waiting.established.len() < self.backlog;
         let answers = waiting.answers.as_mut().filter(|_| room);
-        let is_answered = answers.is_some_and(|answers| answers.take(now));
+        let is_answered = answers.is_some_and(|answers| answers.take(now) || known);
         self.tell_demultiplexer(&mut waiting, host);
         is_answered
     }
@@ -168,7 +169,8 @@ impl Listener {
         self.waker.wake();
     }
 
-    /// Beyond the backlog SYNs end at the demultiplexer, but those that get a cookie.
+    /// Beyond the backlog SYNs end at the demultiplexer, but those that get a cookie. Once strangers have
+    /// taken all of these, SYNs of known sources get some more.
     fn tell_demultiplexer(&self, waiting: &mut Waiting, host: &Host) {
         // The address may be another listener's by now.
         if waiting.closed {
@@ -178,16 +180,20 @@ impl Listener {
         let answers = waiting.answers.as_ref();
         let answers = answers.filter(|_| waiting.established.len() < self.backlog);
         let renewed_at = answers.and_then(Answers::renewed_at);
-        let beyond = is_full && (answers.is_none() || renewed_at.is_some());
-        if let (true, Some(at), None) = (beyond, renewed_at, waiting.timer) {
+        let takes = match (is_full, answers, renewed_at) {
+            (true, None, _) => Takes::None,
+            (true, Some(_), Some(_)) => Takes::Known,
+            _ => Takes::All,
+        };
+        if let (Takes::Known, Some(at), None) = (takes, renewed_at, waiting.timer) {
             host.tcp.set_timer(self.channel, None, at);
             waiting.timer = Some(at);
         }
-        if beyond != waiting.beyond_backlog {
-            waiting.beyond_backlog = beyond;
-            host.table.lock().set_beyond_backlog(self.local, beyond);
+        if takes != waiting.takes {
+            waiting.takes = takes;
+            host.table.lock().set_takes(self.local, self.channel, takes);
             if let Some(in_device) = &*self.in_device.lock() {
-                in_device.set_room(u32::from(!beyond));
+                in_device.set_takes(takes);
             }
         }
     }
@@ -275,7 +281,7 @@ impl TcpListener {
             waiting: Mutex::new(Waiting {
                 half_open: 0,
                 established: VecDeque::new(),
-                beyond_backlog: false,
+                takes: Takes::All,
                 answers: Answers::new(host.tcp.config.syn_cookies_per_s),
                 timer: None,
                 closed: false,

@@ -15,7 +15,8 @@
 //!   Sending happens in the sender's call, unless the connection is paced.
 //! * **Listeners.** Half-open and unaccepted connections count against the
 //!   backlog; beyond it SYNs are discarded at the demultiplexer (LRP-39). Where half-open ones fill
-//!   it, so many SYNs are answered with a cookie (`cookie`).
+//!   it, so many SYNs are answered with a cookie (`cookie`), and some more of those who have ended a
+//!   handshake before (`known`).
 //! * **`ni-lrp`.** The device has a channel for each connection, and takes no more than its
 //!   queue has room for; it discards what is beyond a listener's backlog.
 //! * **Pacing.** A paced connection sends one segment per departure, on the TCP thread
@@ -28,7 +29,7 @@
 //! **Limits.** smoltcp's: no selective acknowledgements as a sender, and a
 //! retransmission timeout of a second at least, so a loss that no later
 //! segment shows costs a second.
-//! Of more SYNs than a full listener may answer with cookies, as many are answered as it may, whoever
+//! Of more SYNs of strangers than a full listener may answer with cookies, as many are answered as it may, whoever
 //! they come from. A listener without places ends what has been half-open for a second. The thread's time is
 //! charged to listeners, with all their connections (`account`).
 
@@ -37,6 +38,7 @@ mod cookie;
 mod departures;
 mod follow;
 mod handshake;
+mod known;
 mod listener;
 mod pacing;
 mod reset;
@@ -49,6 +51,7 @@ mod wire;
 mod tests;
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,6 +73,7 @@ use crate::wire::trouble::Report;
 
 pub(crate) use cookie::Cookies;
 pub(crate) use follow::Urgency;
+pub(crate) use known::Known;
 pub use listener::{BACKLOG, Incoming, TcpListener};
 pub use pacing::Pacing;
 pub(crate) use reset::{Resetter, is_whole};
@@ -103,6 +107,8 @@ impl Endpoint {
 pub(crate) struct Tcp {
     config: TcpConfig,
     cookies: Cookies,
+    /// Whose SYNs are not lost among those of a flood, where there are cookies.
+    known: Option<Arc<Known>>,
     pub(crate) ready: Arc<Ready>,
     endpoints: Mutex<HashMap<ChannelId, Endpoint>>,
     timers: Mutex<BTreeSet<(Instant, ChannelId)>>,
@@ -119,12 +125,13 @@ impl Tcp {
     pub(crate) fn new(
         config: TcpConfig,
         cookies: Cookies,
-        ready: &Arc<Ready>,
+        (ready, known): (&Arc<Ready>, Option<&Arc<Known>>),
         outgoing: Arc<Account>,
     ) -> Self {
         Self {
             config,
             cookies,
+            known: known.cloned(),
             outgoing,
             ready: Arc::clone(ready),
             endpoints: Mutex::default(),
@@ -178,6 +185,24 @@ impl Tcp {
         if let Some(channel) = self.departures.request(flow, now) {
             self.ready.wake_for(channel);
         }
+    }
+
+    /// Whoever has this address has ended a handshake.
+    fn note_source(&self, host: &Host, source: IpAddr, now: Instant) {
+        let is_new = self
+            .known
+            .as_ref()
+            .is_some_and(|known| known.note(source, now));
+        if is_new && host.device_demultiplexes {
+            host.device.know_source(source);
+        }
+    }
+
+    /// Whether a SYN from there is answered whatever others have taken.
+    fn knows(&self, source: IpAddr, now: Instant) -> bool {
+        self.known
+            .as_ref()
+            .is_some_and(|known| known.has(source, now))
     }
 
     /// The network tells of a segment of ours.

@@ -324,3 +324,69 @@ fn an_end_behind_the_window_is_not_the_end_of_what_was_cut() {
     assert!(received == sent, "{} bytes", received.len());
     assert_eq!(stream.read(&mut buffer).unwrap(), 0, "that is the end");
 }
+
+/// Like [`packet_of`], from another address.
+fn stranger_s(port: u16) -> Vec<u8> {
+    Packet::new("10.0.0.9".parse().unwrap(), "10.0.0.2".parse().unwrap())
+        .macs([2, 0, 0, 0, 0, 9], [0xff; 6])
+        .numbers(1000, 0)
+        .tcp(port, 80, TcpFlags::SYN, b"")
+}
+
+/// A listener with two places, which strangers have, and answers for a hundred SYNs in a period.
+fn flooded() -> (SimulatedDevice, Parts, TcpListener) {
+    let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let mut config = StackConfig::at("10.0.0.2/24".parse().unwrap());
+    config.tcp.syn_cookies_per_s = 2000;
+    let mut parts = Parts::assemble(device, &config).unwrap();
+    let listener = TcpListener::bind_with_backlog(&parts.stack, SERVER, 2).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    for port in [1, 2] {
+        bring_in(&mut parts, &cable, &stranger_s(port));
+    }
+    (cable, parts, listener)
+}
+
+/// Half of a client's SYNs were lost beside 100,000 a second, as of anybody's, and each cost it a second.
+#[test]
+fn who_has_ended_a_handshake_is_answered_when_strangers_have_had_all_cookies() {
+    let (cable, mut parts, listener) = flooded();
+    let discarded = |parts: &Parts| parts.stack.counts()[Outcome::Backlog];
+    for port in 5000..5005 {
+        answers(&cable);
+        bring_in(&mut parts, &cable, &segment(port, TcpFlags::SYN, 1000));
+        let answer = answers(&cable);
+        assert_eq!(answer.len(), 1, "{port}: {:?}", parts.stack.counts());
+        let ack = segment_to(port, TcpFlags::ACK, 1001, answer[0].sequence + 1);
+        bring_in(&mut parts, &cable, &ack);
+        listener.accept().unwrap();
+        let before = discarded(&parts);
+        let mut strangers = 1000..;
+        while discarded(&parts) == before {
+            let port = strangers.next().expect("a port");
+            bring_in(&mut parts, &cable, &stranger_s(port));
+        }
+    }
+}
+
+/// They filled it, and what ends a handshake found no room.
+#[test]
+fn syns_of_strangers_leave_room_in_a_listener_s_channel() {
+    let (cable, mut parts, listener) = flooded();
+    answers(&cable);
+    bring_in(&mut parts, &cable, &segment(5000, TcpFlags::SYN, 1000));
+    let cookie = answers(&cable).pop().expect("an answer").sequence;
+    // While the TCP thread has no CPU.
+    let last = segment_to(5000, TcpFlags::ACK, 1001, cookie + 1);
+    let syns = (1000..1300).map(stranger_s);
+    for frame in syns.chain([last]) {
+        assert!(cable.send(&frame));
+        let _ = parts.receiver.turn(true).unwrap();
+    }
+    for _ in 0..8 {
+        parts.tcp.turn(clock::now()).unwrap();
+    }
+    let counts = parts.stack.counts();
+    assert!(counts[Outcome::Full] > 0, "{counts:?}");
+    assert!(listener.accept().is_ok(), "{counts:?}");
+}

@@ -366,7 +366,10 @@ impl Worker {
     ) {
         let syn = handshake::requested(frame, packet, ends);
         let syn = syn.filter(|_| datagram::is_answerable(packet));
-        let Some(syn) = syn.filter(|_| listener.may_answer(&self.host, now)) else {
+        let Some(syn) = syn.filter(|syn| {
+            let known = self.tcp().knows(syn.remote.ip(), now);
+            listener.may_answer(&self.host, known, now)
+        }) else {
             return listener.account.count(Outcome::Backlog);
         };
         listener.account.count(Outcome::SynCookie);
@@ -504,6 +507,8 @@ impl Worker {
         match event {
             Event::None => {}
             Event::Established(listener) => {
+                let source = connection.remote.ip();
+                self.tcp().note_source(&self.host, source, now);
                 listener.offer(&self.host, connection, now);
                 self.awaited.push(Endpoint::Listener(listener));
             }

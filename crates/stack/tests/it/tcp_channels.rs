@@ -12,7 +12,7 @@ use plimsoll_core::demux::Protocol;
 use plimsoll_packets::frame::{self, Packet, TcpFlags};
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::xdp::{XdpConfig, XdpInterface};
-use plimsoll_stack::device::{Batch, Channel, Device, Endpoint};
+use plimsoll_stack::device::{Batch, Channel, Device, Endpoint, Takes};
 use plimsoll_stack::{Outcome, Stack, TcpListener};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, TcpPacket};
 
@@ -66,6 +66,7 @@ fn syns_beyond_the_backlog_end_in_the_program() {
 /// Segments of no connection that the program lets through in a tick, as it has them.
 const STRAYS_PER_TICK: usize = 128;
 const STRAYS_TO_LISTENERS_PER_TICK: usize = 256;
+const SYNS_OF_KNOWN_PER_TICK: usize = 256;
 
 /// Ticks since then, as many as they may have been.
 fn stray_ticks(began: Instant) -> usize {
@@ -188,11 +189,11 @@ fn a_listener_gets_syns_and_only_as_many_other_segments_as_may_be_answered() {
             let before = device.drops();
             send(&sender, ends, TcpFlags::SYN, 20);
             assert_eq!(receive(&device, 20, before.sum()), 20, "{here}");
-            listener.set_room(0);
+            listener.set_takes(Takes::None);
             send(&sender, ends, TcpFlags::SYN, 20);
             assert_eq!(receive(&device, 20, before.sum()), 0, "{here}");
             assert_eq!(device.drops().early - before.early, 20);
-            listener.set_room(1);
+            listener.set_takes(Takes::All);
             send(&sender, ends, TcpFlags::SYN, 20);
             assert_eq!(receive(&device, 20, before.sum() + 20), 20, "{here}");
             // A thousand in a moment are more than it lets through; those of the listener before were
@@ -209,6 +210,42 @@ fn a_listener_gets_syns_and_only_as_many_other_segments_as_may_be_answered() {
             assert!(stray >= 1000_usize.saturating_sub(most), "{drops:?}");
             let dropped = (drops.sum() - before.sum()) as usize;
             assert_eq!(received + dropped, 1000, "{drops:?}");
+        }
+    });
+}
+
+/// Beyond the backlog a client's SYNs had the chance of any other among those of a flood.
+#[test]
+fn syns_of_known_sources_get_through_where_a_listener_takes_them_and_not_without_a_bound() {
+    Lan::create(|| {
+        let (device, sender) = (xdp(&owned()), PacketDevice::open("kernel0").unwrap());
+        let (known, stranger) = ("10.0.0.1:5000", "10.0.0.9:5000");
+        device.know_source(at(known).ip());
+        for here in ["10.0.0.2:80", "0.0.0.0:81"] {
+            let (protocol, local) = (Protocol::Tcp, at(here));
+            let listener = device.open_listener(Endpoint { protocol, local }).unwrap();
+            let to = here.replace("0.0.0.0", "10.0.0.2");
+            for (takes, from, come) in [
+                (Takes::Known, stranger, 0),
+                (Takes::Known, known, 20),
+                (Takes::None, known, 0),
+                (Takes::All, stranger, 20),
+            ] {
+                listener.set_takes(takes);
+                let before = device.drops().sum();
+                send(&sender, (&to, from), TcpFlags::SYN, 20);
+                let received = receive(&device, 20, before);
+                let drops = device.drops();
+                assert_eq!(received, come, "{takes:?} {from}: {drops:?}");
+            }
+            listener.set_takes(Takes::Known);
+            let (before, began) = (device.drops().sum(), Instant::now());
+            send(&sender, (&to, known), TcpFlags::SYN, 1000);
+            let received = receive(&device, 1000, before);
+            let most = SYNS_OF_KNOWN_PER_TICK * stray_ticks(began);
+            assert!((1..=most).contains(&received), "{received} of {most}");
+            // The next one's are in another tick.
+            thread::sleep(Duration::from_millis(20));
         }
     });
 }

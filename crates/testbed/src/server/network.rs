@@ -80,6 +80,9 @@ const SEGMENTS_MAX: usize = 1024;
 /// A server and its bystander have one each.
 const CHANNELS: u32 = 8;
 
+/// The SYNs of 256 strangers, and a fifth that they leave to others.
+const LISTENER_SEGMENTS: u32 = 320;
+
 /// Segments that may wait of a connection with such buffers: as many as one buffer sends, since the
 /// peer may acknowledge each.
 fn channel_segments(buffer_bytes: usize) -> u32 {
@@ -91,7 +94,7 @@ fn channel_segments(buffer_bytes: usize) -> u32 {
 /// nothing else: it holds SYNs, and a burst of them would take all cookies of a period.
 fn channel(kind: Kind) -> ChannelConfig {
     match kind {
-        Kind::Http => StackConfig::default().channel,
+        Kind::Http => ChannelConfig::drop_tail(LISTENER_SEGMENTS),
         Kind::Sink | Kind::Echo | Kind::Rpc | Kind::Dns => ChannelConfig::drop_tail(CHANNEL_FRAMES),
     }
 }

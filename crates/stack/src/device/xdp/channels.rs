@@ -3,7 +3,7 @@
 //! Their frames come by the main socket. A connection's channel in the program is a count: it
 //! is given frames as long as its queue in the stack has room (`room`). An AF_XDP socket for
 //! each would take two rings, a descriptor and some system calls per connection. A listener has
-//! a mark: its backlog is full.
+//! marks: its backlog is full, and whose SYNs it takes nevertheless.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::numbers::Number;
 use super::program::not_added;
 use super::room::Room;
 use super::{CONNECTIONS_MAX, PLACES_OF_SOCKETS, Shared};
-use crate::device::{Channel, Endpoint};
+use crate::device::{Channel, Endpoint, Takes};
 
 #[derive(Debug)]
 pub(super) struct XdpConnection {
@@ -82,10 +82,9 @@ impl XdpListener {
 }
 
 impl Channel for XdpListener {
-    fn set_room(&self, frames: u32) {
+    fn set_takes(&self, takes: Takes) {
         // Its entry is there, so this cannot fail; if it did, the stack would discard.
-        let program = &self.shared.program;
-        let _ = program.set_beyond_backlog(self.endpoint, frames == 0);
+        let _ = self.shared.program.set_takes(self.endpoint, takes);
     }
 }
 

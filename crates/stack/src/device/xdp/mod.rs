@@ -414,6 +414,10 @@ impl Device for XdpInterface {
         told.map_err(io::Error::other)
     }
 
+    fn know_source(&self, source: IpAddr) {
+        self.shared.program.know_source(source);
+    }
+
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         let claimed = self.shared.program.add_endpoint(endpoint, MAIN_SOCKET);
         claimed.map_err(|error| program::not_added(endpoint, error))?;

@@ -20,7 +20,7 @@ use plimsoll_kernel::xdp_link::AttachError;
 use super::company::{Entries, Watched};
 use super::room::{Room, Rooms};
 use super::{MAIN_SOCKET, PLACES_OF_SOCKETS, Threaded, XdpConfig};
-use crate::device::Endpoint;
+use crate::device::{Endpoint, Takes};
 use crate::error::{Error, address_in_use};
 use crate::random::secret;
 
@@ -45,6 +45,7 @@ pub(super) struct Program {
     group_map: MapHandle,
     groups: Mutex<Vec<Group>>,
     strays: MapHandle,
+    known: MapHandle,
     rooms: Arc<Rooms>,
     company: MapHandle,
     entries: Arc<Entries>,
@@ -90,6 +91,7 @@ impl Program {
             group_map: handle(&maps.groups)?,
             groups: Mutex::default(),
             strays: handle(&maps.strays)?,
+            known: handle(&maps.known)?,
             rooms: Rooms::of(&maps.given, &maps.given_up_to)?,
             company: handle(&maps.company)?,
             entries: Entries::new(),
@@ -167,13 +169,13 @@ impl Program {
         self.add_entry(endpoint, MAIN_SOCKET | steer_limit::LISTENER.0)
     }
 
-    /// SYNs for the listener are dropped, or not any more.
-    pub(super) fn set_beyond_backlog(
-        &self,
-        endpoint: Endpoint,
-        beyond: bool,
-    ) -> libbpf_rs::Result<()> {
-        let mark = u32::from(beyond) * steer_limit::BEYOND_BACKLOG.0;
+    /// SYNs for the listener are dropped, but these.
+    pub(super) fn set_takes(&self, endpoint: Endpoint, takes: Takes) -> libbpf_rs::Result<()> {
+        let mark = match takes {
+            Takes::All => 0,
+            Takes::Known => steer_limit::BEYOND_BACKLOG.0 | steer_limit::TAKES_KNOWN.0,
+            Takes::None => steer_limit::BEYOND_BACKLOG.0,
+        };
         let entry = MAIN_SOCKET | steer_limit::LISTENER.0 | mark;
         if let Some(place) = place(endpoint) {
             return self.set_everywhere(endpoint, place, entry);
@@ -311,6 +313,12 @@ impl Program {
     /// From now on each TCP connection has a channel.
     pub(super) fn all_connections_have_channels(&self) -> libbpf_rs::Result<()> {
         self.tell(|told| told.all_channels = 1)
+    }
+
+    /// SYNs from there pass where a listener takes those of known sources.
+    pub(super) fn know_source(&self, source: IpAddr) {
+        // Without a place it has the chance of any other.
+        let _ = self.known.update(&bytes(source), &[1], MapFlags::ANY);
     }
 
     /// From now on what brings a listener's cookie back is known.

@@ -13,7 +13,7 @@ pub use self::rule::{Bound, To, Told};
 use super::program::{Program, SteerSkel, SteerSkelBuilder, configure};
 use super::room::{Room, Rooms};
 use super::{MAIN_SOCKET, PLACES_OF_SOCKETS, XdpConfig};
-use crate::device::Endpoint;
+use crate::device::{Endpoint, Takes};
 
 const DROPPED: u32 = 1;
 const PASSED: u32 = 2;
@@ -41,7 +41,7 @@ impl fmt::Debug for Steering<'_> {
 struct Counted {
     /// By the place in [`Steering::numbers`].
     given: Vec<u64>,
-    strays: [u64; 6],
+    strays: [u64; 7],
 }
 
 impl<'program> Steering<'program> {
@@ -125,7 +125,7 @@ impl<'program> Steering<'program> {
         let given = self.numbers.iter().map(|number| *number as usize);
         let bytes = self.skeleton.maps.strays.lookup(&[0; 4], MapFlags::ANY);
         let bytes = bytes.expect("an array").expect("its only element");
-        let mut strays = [0; 6];
+        let mut strays = [0; 7];
         for (number, bytes) in strays.iter_mut().zip(bytes.chunks_exact(8)) {
             *number = u64::from_ne_bytes(bytes.try_into().expect("eight"));
         }
@@ -174,7 +174,8 @@ fn tell(program: &Program, told: &Told) -> libbpf_rs::Result<()> {
             }
             Bound::Listener { is_full } => {
                 program.add_listener(endpoint)?;
-                program.set_beyond_backlog(endpoint, *is_full)?;
+                let takes = if *is_full { Takes::Known } else { Takes::All };
+                program.set_takes(endpoint, takes)?;
             }
         }
     }
