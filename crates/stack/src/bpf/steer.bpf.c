@@ -304,10 +304,7 @@ static __always_inline __u32 *connection_of(const struct address *local,
 	count = bpf_map_lookup_elem(&entry_counts, &of_connections);
 	if (!count || !*count)
 		return NULL;
-	key.local = *local;
-	key.remote = *remote;
-	key.local_port = ports->destination;
-	key.remote_port = ports->source;
+	ends_of(&key, local, remote, ports);
 	return bpf_map_lookup_elem(&connections, &key);
 }
 
@@ -347,9 +344,12 @@ static __always_inline int to_listener(__u32 entry, const struct address *local,
 	__u32 first = 0;
 	struct strays *all;
 
-	if (!begins_connection(ports, end))
+	if (!begins_connection(ports, end)) {
+		if (is_late(local, remote, ports))
+			return stray_to_main(LATE);
 		return stray_to_main(brings_cookie_back(&told, local, remote, ports, end) ? WITH_COOKIE :
 										     FOR_LISTENER);
+	}
 	if (!(entry & BEYOND_BACKLOG))
 		return to_socket(MAIN_SOCKET);
 	if (entry & TAKES_KNOWN && bpf_map_lookup_elem(&known, remote))
@@ -429,8 +429,9 @@ static __always_inline int to_endpoint(const struct address *local, const struct
 		return to_socket(socket - 1);
 	if (possession != OWNED)
 		return XDP_PASS;
-	return is_for_nobody(protocol, ports, end) ? stray_to_main(FOR_NOBODY) :
-						     to_socket(MAIN_SOCKET);
+	if (!is_for_nobody(protocol, ports, end))
+		return to_socket(MAIN_SOCKET);
+	return stray_to_main(protocol == IPPROTO_TCP && is_late(local, remote, ports) ? LATE : FOR_NOBODY);
 }
 
 static __always_inline int has_ports(__u8 protocol)

@@ -12,6 +12,7 @@ enum steer_limit {
 	PLACES_OF_SOCKETS = QUEUES_MAX * SOCKETS_MAX,
 	ADDRESSES_MAX = 256,
 	KNOWN_MAX = 4096, /* sources */
+	LATE_MAX = 1 << 13, /* connections: as many as the stack remembers */
 	PORTS = 1 << 16,
 	PLACES_MAX = 2 * PORTS, /* of UDP, then of TCP */
 	GROUP = 1 << 16, /* set in the number of an endpoint's socket: it is a group's */
@@ -100,8 +101,9 @@ struct group {
 
 /*
  * Of the frames for ports that nobody bound, and of segments for listeners that belong to no
- * connection, with a cookie and without, and SYNs of known sources: how many passed in this tick,
- * and how many of all were dropped. And SYNs that a full backlog has cost.
+ * connection, with a cookie and without, SYNs of known sources, and segments of connections that
+ * are over: how many passed in this tick, and how many of all were dropped. And SYNs that a full
+ * backlog has cost.
  */
 struct strays {
 	__u64 tick;
@@ -111,6 +113,7 @@ struct strays {
 	__u64 beyond_backlog;
 	__u64 passed_with_cookies;
 	__u64 passed_of_known;
+	__u64 passed_late;
 };
 
 /*

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * What belongs to no connection: of each kind so much gets through in a tick. And who is no
- * stranger.
+ * What belongs to no connection, or only to one that is over: of each kind so much gets through
+ * in a tick. And who is no stranger.
  */
 #ifndef PLIMSOLL_STEER_STRAYS_H
 #define PLIMSOLL_STEER_STRAYS_H
@@ -19,6 +19,19 @@
 #define STRAYS_WITH_COOKIES_PER_TICK 2048
 /* Some 15,000 a second: the stack takes a quarter of as many as it answers with cookies. */
 #define SYNS_OF_KNOWN_PER_TICK 256
+/* Some 61,000 a second: the ends of more connections than a CPU makes. */
+#define LATE_PER_TICK 1024
+
+/*
+ * Connections that have no channel any more, and whose peers may still send their end: it has a
+ * limit of its own. The oldest give way.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, LATE_MAX);
+	__type(key, struct connection);
+	__type(value, __u8);
+} late SEC(".maps");
 
 /* Sources that have ended a handshake. */
 struct {
@@ -36,11 +49,31 @@ struct {
 	__type(value, struct strays);
 } strays SEC(".maps");
 
+static __always_inline void ends_of(struct connection *key, const struct address *local,
+				    const struct address *remote, const struct ports *ports)
+{
+	key->local = *local;
+	key->remote = *remote;
+	key->local_port = ports->destination;
+	key->remote_port = ports->source;
+}
+
+/* Whether a TCP segment may be one of the last of a connection that is over. */
+static __always_inline int is_late(const struct address *local, const struct address *remote,
+				   const struct ports *ports)
+{
+	struct connection key;
+
+	ends_of(&key, local, remote, ports);
+	return bpf_map_lookup_elem(&late, &key) != NULL;
+}
+
 enum stray {
 	FOR_NOBODY,
 	FOR_LISTENER,
 	WITH_COOKIE, /* for a listener that has answered with it */
 	OF_KNOWN, /* a SYN of a known source */
+	LATE, /* of a connection that is over */
 };
 
 /* The count is not exact between CPUs, and need not be. */
@@ -59,11 +92,16 @@ static __noinline int stray_passes(enum stray kind)
 		all->passed_to_listeners = 0;
 		all->passed_with_cookies = 0;
 		all->passed_of_known = 0;
+		all->passed_late = 0;
 	}
 	switch (kind) {
 	case WITH_COOKIE:
 		passed = &all->passed_with_cookies;
 		most = STRAYS_WITH_COOKIES_PER_TICK;
+		break;
+	case LATE:
+		passed = &all->passed_late;
+		most = LATE_PER_TICK;
 		break;
 	case OF_KNOWN:
 		passed = &all->passed_of_known;

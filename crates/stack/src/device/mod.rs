@@ -143,6 +143,10 @@ pub trait Channel: Send + Sync + fmt::Debug {
         let _ = takes;
     }
 
+    /// Some last segments of a connection may come when this is dropped: they have a limit of their own,
+    /// and not that of segments of no connection.
+    fn await_last(&self) {}
+
     /// Frames that were dropped so far since there was no room.
     fn refused(&self) -> u64 {
         0

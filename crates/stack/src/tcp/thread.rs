@@ -527,7 +527,7 @@ impl Worker {
     fn end(&mut self, connection: &Connection, time_wait: bool, now: Instant) {
         let (local, remote) = (connection.local, connection.remote);
         let channel = connection.channel;
-        connection.leave_device();
+        connection.leave_device(time_wait);
         let mut table = self.host.table.lock();
         self.tcp().forget(channel);
         if time_wait {

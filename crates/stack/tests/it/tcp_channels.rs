@@ -250,6 +250,32 @@ fn syns_of_known_sources_get_through_where_a_listener_takes_them_and_not_without
     });
 }
 
+/// The ends of a busy server's connections shared the limit of what belongs to none.
+#[test]
+fn the_last_segments_of_a_connection_are_no_strays() {
+    Lan::create(|| {
+        let (device, sender) = (xdp(&owned()), PacketDevice::open("kernel0").unwrap());
+        device.open_all_connections().unwrap();
+        let (protocol, local) = (Protocol::Tcp, at("10.0.0.2:80"));
+        let _listener = device.open_listener(Endpoint { protocol, local }).unwrap();
+        for (here, there) in [
+            ("10.0.0.2:80", "10.0.0.1:5000"),
+            // One that was made from here.
+            ("[fd00::2]:4000", "[fd00::1]:80"),
+        ] {
+            let channel = device.open_connection((at(here), at(there)), 4).unwrap();
+            channel.await_last();
+            drop(channel);
+            // More than pass of others in a tick.
+            for _ in 0..5 {
+                let before = device.drops().sum();
+                send(&sender, (here, there), TcpFlags::FIN_ACK, 100);
+                assert_eq!(receive(&device, 100, before), 100, "{here}");
+            }
+        }
+    });
+}
+
 /// Segments of no connection for a port that nobody bound. On other paths the device does not
 /// know connections, so these might be one's.
 #[test]

@@ -53,6 +53,10 @@ impl Channel for XdpConnection {
         self.room.tell(|| frames);
     }
 
+    fn await_last(&self) {
+        self.shared.program.add_late(self.ends);
+    }
+
     fn refused(&self) -> u64 {
         self.room.refused()
     }

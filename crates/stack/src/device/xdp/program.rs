@@ -46,6 +46,7 @@ pub(super) struct Program {
     groups: Mutex<Vec<Group>>,
     strays: MapHandle,
     known: MapHandle,
+    late: MapHandle,
     rooms: Arc<Rooms>,
     company: MapHandle,
     entries: Arc<Entries>,
@@ -92,6 +93,7 @@ impl Program {
             groups: Mutex::default(),
             strays: handle(&maps.strays)?,
             known: handle(&maps.known)?,
+            late: handle(&maps.late)?,
             rooms: Rooms::of(&maps.given, &maps.given_up_to)?,
             company: handle(&maps.company)?,
             entries: Entries::new(),
@@ -200,6 +202,12 @@ impl Program {
         if self.connections.delete(&connection_key(ends)).is_ok() {
             let _ = self.count(entry_count::COUNT_CONNECTIONS, -1);
         }
+    }
+
+    /// Its last segments are no strays.
+    pub(super) fn add_late(&self, ends: (SocketAddr, SocketAddr)) {
+        // Without a place they are.
+        let _ = self.late.update(&connection_key(ends), &[1], MapFlags::ANY);
     }
 
     /// Frames that were dropped as the channels of the first so many numbers had no room.

@@ -93,9 +93,12 @@ impl Connection {
     }
 
     /// The device's half of the channel is free for the next connection. Before the table's:
-    /// that connection may have the same ends.
-    pub(in crate::tcp) fn leave_device(&self) {
-        self.inner.lock().in_device = None;
+    /// that connection may have the same ends. `time_wait`: the peer's last segments are awaited.
+    pub(in crate::tcp) fn leave_device(&self, time_wait: bool) {
+        let in_device = self.inner.lock().in_device.take();
+        if let Some(channel) = in_device.filter(|_| time_wait) {
+            channel.await_last();
+        }
     }
 
     /// The channel, its timer and its departures go; what was received can still be
