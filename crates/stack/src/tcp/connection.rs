@@ -479,6 +479,8 @@ impl Inner {
         if !self.sent.keep_to_window(segment) || !self.may_change_state(segment, now) {
             return;
         }
+        let sent_at_most = self.socket().send_capacity();
+        self.window.renew(segment, sent_at_most);
         if let Some(most) = self.pace.window() {
             self.window.lower(segment, most);
         }

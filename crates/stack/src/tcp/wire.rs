@@ -344,6 +344,8 @@ pub(super) fn is_first_syn(segment: &[u8]) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct PeerWindow {
     scale: u8,
+    /// Up to where the peer has what was sent.
+    acknowledged: Option<TcpSeqNumber>,
     end: Option<TcpSeqNumber>,
     opened: usize,
 }
@@ -369,6 +371,10 @@ impl PeerWindow {
         if segment.rst() || !segment.ack() {
             return;
         }
+        let acknowledged = segment.ack_number();
+        if self.acknowledged.is_none_or(|before| acknowledged > before) {
+            self.acknowledged = Some(acknowledged);
+        }
         let window = usize::from(segment.window_len());
         // That of a handshake is as it is (RFC 7323, 2.2).
         let scale = if segment.syn() { 0 } else { self.scale };
@@ -380,6 +386,25 @@ impl PeerWindow {
             None => {}
         }
         self.end = Some(end);
+    }
+
+    /// A segment that others have overtaken acknowledges less than they. smoltcp throws its data away
+    /// as well, although only the acknowledgement is old (RFC 9293, 3.10.7.4). So it says what they
+    /// said, unless that is more than `bytes` (RFC 5961, 5.2). Its checksum stays.
+    pub(super) fn renew(&self, segment: &mut [u8], bytes: usize) {
+        let Ok(mut segment) = TcpPacket::new_checked(segment) else {
+            return;
+        };
+        let (Some(acknowledged), Some(end)) = (self.acknowledged, self.end) else {
+            return;
+        };
+        let old = segment.ack_number();
+        let brings = segment.ack() && !segment.rst() && !segment.syn() && segment.segment_len() > 0;
+        if brings && old < acknowledged && old + bytes >= acknowledged && acknowledged <= end {
+            let window = (end - acknowledged) >> self.scale;
+            segment.set_ack_number(acknowledged);
+            segment.set_window_len(u16::try_from(window).unwrap_or(u16::MAX));
+        }
     }
 
     /// Has a segment advertise at most `bytes`, if the peer's handshake is done. Its checksum, which

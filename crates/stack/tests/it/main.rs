@@ -25,6 +25,7 @@ mod kernel;
 mod messages;
 mod missed;
 mod odd_peers;
+mod overtaken;
 mod paced_udp;
 mod pacing;
 mod packet_socket;
