@@ -232,7 +232,7 @@ mod tests {
             let differing = causes.filter(|one| differs(experiment, one));
             differing.map(|one| one.claims.len()).sum::<usize>()
         };
-        assert_eq!(differing("st-table12"), 14);
+        assert_eq!(differing("st-table12"), 16);
         // Two machines may differ.
         assert_eq!(differing("st-table6"), 0);
         assert_eq!(differing("mr-fig1"), 0);

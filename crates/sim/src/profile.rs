@@ -82,6 +82,10 @@ pub const COSTS: &[(&str, &str)] = &[
         "forward_output",
         "what is left to do for a screened packet: IP output up to the output queue",
     ),
+    (
+        "source_quench",
+        "making an ICMP source quench for a packet that was to be forwarded and found the output queue full, without driver_transmit; default 0: none is made",
+    ),
     ("driver_transmit", "handing one packet to the adapter"),
     (
         "transmit_complete",

@@ -185,9 +185,10 @@ fn add_consumer(
     for process in 0..count {
         add_process(host, index, process, consumer);
     }
-    // Every process begins by running: with its first receive call.
+    // Every process begins by running: in user mode, with its first receive call next.
     for thread in host.endpoints[index].threads.clone() {
         host.wake(thread);
+        host.threads[thread].boosted = false;
     }
     let periodic = matches!(
         consumer.role,

@@ -129,6 +129,10 @@ impl Process {
                         return Step::Done;
                     }
                 },
+                // The call returns to user mode, if for no time at all.
+                Phase::Called { .. } | Phase::Worked if host.threads[thread].boosted => {
+                    return Step::User(0);
+                }
                 Phase::Called { left } => {
                     let cpu = host.cpu_of(thread);
                     path.on_trigger(host, cpu, TriggerSource::SystemCall);
@@ -141,8 +145,6 @@ impl Process {
                     return Step::User(self.work);
                 }
                 Phase::Worked => {
-                    // The call has returned to user mode, if for no time at all.
-                    host.threads[thread].boosted = false;
                     if let Some(step) = self.finish(host, path, process, thread) {
                         return step;
                     }

@@ -12,6 +12,7 @@ use agenda::NEVER;
 use crate::consumer::Process;
 use crate::host::cpu::Suspended;
 use crate::host::{Body, Cx, Host, LEVEL_DEVICE, LineKind, Mode, Running, Slot, Step, ThreadState};
+use crate::packet::Kind;
 use crate::path::Path;
 use crate::source::Source;
 use crate::trace::What;
@@ -76,7 +77,9 @@ impl Engine {
             Slot::Outbound(adapter) => {
                 if let Some(packet) = host.poll_outbound(adapter) {
                     host.ledger.end();
-                    self.sources[usize::from(packet.source)].on_reply(host, &packet);
+                    if packet.kind != Kind::SourceQuench {
+                        self.sources[usize::from(packet.source)].on_reply(host, &packet);
+                    }
                 }
             }
             Slot::Transmitted(adapter) => {
@@ -306,9 +309,16 @@ impl Host {
             // Looked at again when the step is over.
             return;
         }
+        let best = self.best_ready(cpu);
+        if let (Some(best), Some(current)) = (best, self.cpus[cpu].thread)
+            && self.waits_for_return(best, current)
+        {
+            // Looked at again when its call returns.
+            return;
+        }
         self.cpus[cpu].reschedule = false;
         let rotate = std::mem::take(&mut self.cpus[cpu].rotate);
-        let Some(best) = self.best_ready(cpu) else {
+        let Some(best) = best else {
             return;
         };
         if let Some(current) = self.cpus[cpu].thread {
@@ -331,6 +341,7 @@ impl Host {
         if state.last_process == Some(thread) {
             state.left_process = now;
         }
+        self.requeue(thread);
         let thread = &mut self.threads[thread];
         thread.state = ThreadState::Ready;
         if !switching {

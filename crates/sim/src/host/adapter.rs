@@ -5,8 +5,11 @@ use super::wire::Wire;
 use super::{Host, LEVEL_DEVICE, LineId, LineKind};
 use crate::engine::agenda::NEVER;
 use crate::outcome::Place;
-use crate::packet::{Fifo, Packet};
+use crate::packet::{Fifo, Kind, Packet};
 use crate::trace::What;
+
+/// An ICMP error of 36 bytes in an IP packet, in the shortest frame.
+const SOURCE_QUENCH_BYTES: u16 = 64;
 
 /// The part of a tag that tells flows of one source apart.
 pub(crate) const FLOW_MASK: u32 = 0xFFF;
@@ -214,8 +217,18 @@ impl Host {
     pub(crate) fn send(&mut self, adapter: usize, packet: Packet) {
         if self.starts_at_once(adapter) {
             self.start_transmit(adapter, packet);
-        } else if !self.adapters[adapter].output.push(packet) {
-            self.lose(packet, Place::OutputQueue);
+            return;
+        }
+        if self.adapters[adapter].output.push(packet) {
+            return;
+        }
+        match packet.kind {
+            // Nobody waits for it.
+            Kind::SourceQuench => self.ledger.end(),
+            _ => self.lose(packet, Place::OutputQueue),
+        }
+        if self.source_quench > 0 && packet.is_forwarded() {
+            self.quench(&packet);
         }
     }
 
@@ -223,6 +236,20 @@ impl Host {
     pub(crate) fn send_reply(&mut self, packet: Packet) {
         self.ledger.counts.created += 1;
         self.send(self.source_adapters[usize::from(packet.source)], packet);
+    }
+
+    /// 4.3BSD's `ip_forward` and those of its descendants: where `ip_output` finds the output
+    /// queue full, an ICMP source quench goes to the packet's source, by the adapter that the
+    /// packet came by. UDP ignores it there.
+    fn quench(&mut self, packet: &Packet) {
+        let adapter = self.source_adapters[usize::from(packet.source)];
+        self.owed += self.source_quench + self.start_cost(adapter);
+        self.send_reply(Packet {
+            kind: Kind::SourceQuench,
+            work: 0,
+            bytes: SOURCE_QUENCH_BYTES,
+            ..*packet
+        });
     }
 
     /// Takes a packet from the output queue, if the transmitter has room for it.
@@ -282,7 +309,8 @@ impl Host {
             return;
         };
         device.completed += 1;
-        self.ledger.counts.transmitted += 1;
+        // A router's output is what it was given to forward.
+        self.ledger.counts.transmitted += u64::from(packet.kind != Kind::SourceQuench);
         self.begin_transmission(adapter);
         if packet.is_forwarded() {
             // Forwarded: it has reached whom it was for.

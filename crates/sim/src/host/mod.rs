@@ -146,6 +146,8 @@ pub(crate) struct Host {
     pub(crate) switch_cost: u64,
     /// Discarding a packet that found a full queue.
     discard_cost: u64,
+    /// Telling the source of one that was to be forwarded; 0: it is not told.
+    source_quench: u64,
     /// Work that a step led to, discards and wake-ups: it belongs to the next.
     pub(crate) owed: u64,
     /// To a kernel thread, or back to the process it interrupted.
@@ -221,6 +223,7 @@ impl Host {
             clock_cost: profile.cost("clock_tick", "the clock")?,
             switch_cost: profile.cost("context_switch", "the scheduler")?,
             discard_cost: profile.cost("discard", "a full queue")?,
+            source_quench: profile.cost_or_zero("source_quench"),
             owed: 0,
             thread_switch_cost: profile
                 .cost("thread_switch", "the scheduler")

@@ -1,10 +1,18 @@
 //! Threads and who of them runs.
 //!
-//! **Decay usage** (4.4BSD): a thread's priority falls with the CPU time it has
+//! **Decay usage** (4.3BSD and 4.4BSD): a thread's priority falls with the CPU time it has
 //! used, and that time is forgotten with a speed that grows with the load. A
 //! thread that was asleep runs ahead of those in user mode until its system call
 //! returns. Time of interrupts counts as used by the thread they interrupted,
 //! whoever caused them (LRP-04).
+//!
+//! Threads wait in run queues of four priorities each, first come, first served. Whoever is
+//! woken makes the running process choose again (`need_resched` of `wakeup`), at once if that is
+//! in user mode, and else when its call returns there (`userret`): it goes to the end of its
+//! queue, and the first thread of the best queue runs. The same happens at fixed times, a quantum
+//! apart (`roundrobin`), and once a second (`schedcpu`), and at no other time.
+//! (4.4BSD-Lite, `kern_synch.c` and `trap.c`; Leffler et al., The Design and Implementation of the
+//! 4.3BSD UNIX Operating System, section 4.4.)
 //!
 //! **Fair share** (Linux): the thread with the least weighted run time runs; one
 //! that was asleep is not far behind the others when it wakes. Interrupts count
@@ -26,6 +34,8 @@ const PRIORITY_LAST: u64 = 127;
 const PRIORITY_WOKEN: u64 = 26;
 /// Priority of kernel threads.
 const PRIORITY_KERNEL: u64 = 10;
+/// So many priorities share a run queue (`PPQ`).
+const PRIORITIES_PER_QUEUE: u64 = 4;
 /// 4.4BSD counts use in ticks of 10 ms and lowers priority by one per four.
 const USAGE_PER_PRIORITY_NS: u64 = 40_000_000;
 /// Use beyond this is not counted (`UCHAR_MAX` ticks).
@@ -118,17 +128,31 @@ impl Thread {
             _ if self.idle => u64::MAX,
             Scheduler::FairShare if self.kernel => 0,
             Scheduler::FairShare => self.virtual_ns + 1,
-            _ if self.kernel => PRIORITY_KERNEL,
+            Scheduler::FixedPriority if self.kernel => PRIORITY_KERNEL,
             Scheduler::FixedPriority => u64::from(u32::MAX - self.priority),
-            Scheduler::DecayUsage if self.boosted => PRIORITY_WOKEN,
-            Scheduler::DecayUsage => {
-                let nice = i64::from(self.nice) * 2;
-                let used = (self.usage_ns / USAGE_PER_PRIORITY_NS) as i64;
-                let priority = PRIORITY_USER as i64 + used + nice;
-                priority.clamp(PRIORITY_USER as i64 - 40, PRIORITY_LAST as i64) as u64
-            }
+            Scheduler::DecayUsage => self.decayed_priority() / PRIORITIES_PER_QUEUE,
         };
         (first, self.turn)
+    }
+
+    /// 4.4BSD's priority; smaller is better.
+    fn decayed_priority(&self) -> u64 {
+        if self.kernel {
+            return PRIORITY_KERNEL;
+        }
+        if self.boosted {
+            return PRIORITY_WOKEN;
+        }
+        let nice = i64::from(self.nice) * 2;
+        let used = (self.usage_ns / USAGE_PER_PRIORITY_NS) as i64;
+        let priority = PRIORITY_USER as i64 + used + nice;
+        priority.clamp(PRIORITY_USER as i64 - 40, PRIORITY_LAST as i64) as u64
+    }
+
+    /// A process that was woken and is still in its system call: no other process runs before
+    /// it is back in user mode.
+    fn is_in_call(&self) -> bool {
+        self.boosted && matches!(self.body, Body::Consumer(..))
     }
 
     fn weight(&self) -> f64 {
@@ -165,6 +189,7 @@ impl Host {
         let cpu = pinned.or_else(|| self.cpu_for(thread));
         if let Some(cpu) = cpu {
             self.cpus[cpu].reschedule = true;
+            self.cpus[cpu].rotate |= self.scheduler == Scheduler::DecayUsage;
             self.dirty |= 1 << cpu;
         }
     }
@@ -181,7 +206,8 @@ impl Host {
             let running = |cpu: &super::Cpu| cpu.thread.map(|t| self.threads[t].key(scheduler));
             let least = (0..self.cpus.len()).max_by_key(|&cpu| running(&self.cpus[cpu]))?;
             let current = self.cpus[least].thread?;
-            self.preempts(thread, current).then_some(least)
+            let asks = scheduler == Scheduler::DecayUsage || self.preempts(thread, current);
+            asks.then_some(least)
         })
     }
 
@@ -207,6 +233,22 @@ impl Host {
             Scheduler::FairShare if other.kernel => !current.kernel,
             Scheduler::FairShare => a.0 + FAIR_WAKEUP_NS < b.0,
             _ => a.0 < b.0,
+        }
+    }
+
+    /// Whether `other` has to wait until `current` is back in user mode. Kernel threads do not:
+    /// those of the papers preempt (MR, section 8.2.1).
+    pub(crate) fn waits_for_return(&self, other: usize, current: usize) -> bool {
+        self.scheduler == Scheduler::DecayUsage
+            && self.threads[current].is_in_call()
+            && !self.threads[other].kernel
+    }
+
+    /// `thread` is put aside: in 4.4BSD it goes to the end of its run queue.
+    pub(crate) fn requeue(&mut self, thread: usize) {
+        if self.scheduler == Scheduler::DecayUsage {
+            self.turns += 1;
+            self.threads[thread].turn = self.turns;
         }
     }
 
@@ -260,8 +302,9 @@ impl Host {
     /// What the clock does for the scheduler.
     pub(crate) fn schedule_tick(&mut self, cpu: usize) {
         self.ticks += u64::from(cpu == 0);
-        let ticks_per_second = 1_000_000_000 / self.tick_ns;
-        if cpu == 0 && self.ticks.is_multiple_of(ticks_per_second) {
+        let every = |ns: u64| self.ticks.is_multiple_of((ns / self.tick_ns).max(1));
+        let (second, round) = (every(1_000_000_000), every(self.quantum_ns));
+        if cpu == 0 && second {
             self.forget_usage();
         }
         let Some(thread) = self.cpus[cpu].thread else {
@@ -275,7 +318,8 @@ impl Host {
                 let late = others.is_some_and(|v| v + FAIR_SLICE_NS < current.virtual_ns);
                 late && !current.kernel
             }
-            _ => over,
+            Scheduler::FixedPriority => over,
+            Scheduler::DecayUsage => round,
         };
         if rotate {
             self.turns += 1;
@@ -283,8 +327,10 @@ impl Host {
             self.cpus[cpu].turn_began = self.now;
             self.cpus[cpu].rotate = true;
         }
-        self.cpus[cpu].reschedule = true;
-        self.dirty |= 1 << cpu;
+        if self.scheduler != Scheduler::DecayUsage || rotate || second {
+            self.cpus[cpu].reschedule = true;
+            self.dirty |= 1 << cpu;
+        }
     }
 
     /// Once a second: old use is forgotten, the slower the more threads want to

@@ -238,6 +238,76 @@ fn three_that_always_want_to_run_get_a_third_each_however_long_their_steps() {
     }
 }
 
+/// Found by a message that waited for all of a burst to another process: who was woken while
+/// another woken process was in its call was not looked at when that call returned. 4.4BSD
+/// chooses again there, and the other one is in user mode then.
+#[test]
+fn a_process_woken_during_anothers_call_runs_when_that_call_returns() {
+    let outcome = simulate(
+        &machine(&[("receive_call", 1_000_000)], 100),
+        r#"
+        duration_ms = 30
+        warmup_ms = 0
+        scheduler = "decay-usage"
+        path = { kind = "batched-interrupts" }
+        [[source]]
+        name = "burst"
+        to = "busy"
+        traffic = { kind = "steps", steps = [{ at_ms = 10, rate_pps = 1000000 }, { at_ms = 10.0055, rate_pps = 0 }] }
+        [[source]]
+        name = "single"
+        to = "other"
+        traffic = { kind = "steps", steps = [{ at_ms = 10.5, rate_pps = 1 }] }
+        [[consumer]]
+        name = "busy"
+        role = { kind = "sink" }
+        [[consumer]]
+        name = "other"
+        role = { kind = "sink" }
+        "#,
+    );
+    // All seven of the burst came, and the single one waits for the rest of the first one's call.
+    let busy = figure(&outcome, "consumer.busy.delivered_pps");
+    close(busy, 7.0 / 0.03, 0.1);
+    close(
+        figure(&outcome, "consumer.other.latency_mean_us"),
+        500.0 + 1_000.0,
+        0.1,
+    );
+}
+
+/// Processes whose priorities share a run queue take turns whenever one is woken: in 30 ms, which
+/// is less than a quantum and than what lowers a priority, two that compute get half each.
+#[test]
+fn who_is_put_aside_goes_to_the_end_of_its_run_queue() {
+    let outcome = simulate(
+        &machine(&[], 100),
+        r#"
+        duration_ms = 30
+        warmup_ms = 0
+        scheduler = "decay-usage"
+        path = { kind = "batched-interrupts" }
+        [[source]]
+        name = "caller"
+        to = "woken"
+        traffic = { kind = "constant", rate_pps = 1000 }
+        [[consumer]]
+        name = "woken"
+        role = { kind = "sink" }
+        [[consumer]]
+        name = "a"
+        role = { kind = "compute" }
+        [[consumer]]
+        name = "b"
+        role = { kind = "compute" }
+        "#,
+    );
+    for name in ["a", "b"] {
+        let share = figure(&outcome, &format!("consumer.{name}.cpu_pct"));
+        assert!((45.0..=55.0).contains(&share), "{name}: {share}");
+    }
+}
+
 /// Found by four flooded processes that shared two of four CPUs: two were woken for the
 /// same idle one.
 #[test]

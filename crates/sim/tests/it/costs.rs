@@ -16,7 +16,7 @@ const RAISED: u64 = 9_000;
 const WORK: &str = r#"
     duration_ms = 60
     warmup_ms = 10
-    adapter = [{ name = "in" }, { name = "out" }]
+    adapter = [{ name = "in" }, { name = "out" }, { name = "slow", link = { rate_mbps = 0.05 } }]
     [[source]]
     name = "flood"
     to = "sink"
@@ -34,6 +34,10 @@ const WORK: &str = r#"
     name = "forwarded"
     to = "router"
     traffic = { kind = "constant", rate_pps = 700 }
+    [[source]]
+    name = "excess"
+    to = "full"
+    traffic = { kind = "constant", rate_pps = 5000 }
     [[source]]
     name = "screened"
     to = "screen"
@@ -56,6 +60,9 @@ const WORK: &str = r#"
     [[consumer]]
     name = "router"
     role = { kind = "forward", out = "out" }
+    [[consumer]]
+    name = "full"
+    role = { kind = "forward", out = "slow" }
     [[consumer]]
     name = "screen"
     role = { kind = "screen", out = "out" }

@@ -231,12 +231,17 @@ fn a_livelocked_host_recovers_when_the_load_falls() {
 /// A router under more than it can take: what leaves it per second, and what its
 /// output queue lost.
 fn router(path: &str, costs: &[(&str, u64)], rate_pps: u32) -> Outcome {
+    router_to(100, path, costs, rate_pps)
+}
+
+/// The same with a wire of another rate behind it.
+fn router_to(rate_mbps: u32, path: &str, costs: &[(&str, u64)], rate_pps: u32) -> Outcome {
     let profile = machine(costs, 32);
     let text = format!(
         r#"
         duration_ms = 1000
         path = {{ {path} }}
-        adapter = [{{ name = "in" }}, {{ name = "out", link = {{ rate_mbps = 100 }} }}]
+        adapter = [{{ name = "in" }}, {{ name = "out", link = {{ rate_mbps = {rate_mbps} }} }}]
         [[source]]
         name = "source"
         to = "router"
@@ -302,6 +307,33 @@ fn without_turns_for_completions_output_stops() {
     assert!(figure(&outcome, "loss.output-queue_pps") > 10_000.0);
     let outcome = router(r#"kind = "polling-thread", quota = 8"#, &ROUTER, 60_000);
     same(figure(&outcome, "transmitted_pps"), 20_000.0);
+}
+
+/// 4.3BSD's routers tell the source of a packet that found the output queue full, for which they
+/// make a packet and send it back: it costs more than the lost one did. A machine without this
+/// cost tells nobody.
+#[test]
+fn a_full_output_queue_costs_a_source_quench() {
+    let silent = router_to(1, r#"kind = "batched-interrupts""#, &ROUTER, 5_000);
+    let costs = [&ROUTER[..], &[("source_quench", 7_000)]].concat();
+    let telling = router_to(1, r#"kind = "batched-interrupts""#, &costs, 5_000);
+    let left = 1e6 / (64.0 * 8.0);
+    for outcome in [&silent, &telling] {
+        same(figure(outcome, "delivered_pps"), left);
+        same(figure(outcome, "loss.output-queue_pps"), 5_000.0 - left);
+    }
+    let kernel = |outcome| {
+        let accounts = ["cpu.interrupt_pct", "cpu.soft_interrupt_pct"];
+        accounts
+            .map(|name| figure(outcome, name))
+            .iter()
+            .sum::<f64>()
+    };
+    // 7 µs to make it, 10 to hand it over, and 5 to release it.
+    same(
+        kernel(&telling) - kernel(&silent),
+        (5_000.0 - left) * 22.0 / 1e4,
+    );
 }
 
 /// With everything at device level no work is begun and then lost between levels, and

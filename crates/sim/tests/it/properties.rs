@@ -94,7 +94,8 @@ proptest! {
     fn sums_hold_in_every_scenario(text in text(), seed in any::<u64>()) {
         let profile = Profile::named("modern-veth").unwrap();
         let slow = common::machine(&[("driver_receive", 9_000), ("protocol_input", 20_000),
-            ("receive_call", 15_000), ("context_switch", 5_000), ("poll_pass", 2_000)], 20);
+            ("receive_call", 15_000), ("context_switch", 5_000), ("poll_pass", 2_000),
+            ("source_quench", 3_000)], 20);
         // What a vendor's driver costs is known of one machine only.
         let both = if text.contains("vendor-driver") { vec![slow] } else { vec![profile, slow] };
         for profile in both {
