@@ -125,9 +125,17 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// What it diverts, if it diverts packets of these interfaces.
+    /// What it diverts, if it diverts packets of these interfaces. Of other rules no set is asked
+    /// for: a host may have thousands of them.
     fn read(mut self, rule: &IterableRuleAttrs<'_>) -> Option<Wanted> {
-        for expression in rule.get_expressions().ok()?.get_elem() {
+        let expressions = rule.get_expressions().ok()?;
+        if !expressions
+            .get_elem()
+            .any(|expression| diverts(&expression))
+        {
+            return None;
+        }
+        for expression in expressions.get_elem() {
             if diverts(&expression) {
                 return Some(self.wanted);
             }
