@@ -29,6 +29,7 @@ pub mod demo;
 mod error;
 mod figures;
 pub mod forward;
+mod groups;
 pub mod guard;
 mod guard_process;
 mod lab_host;

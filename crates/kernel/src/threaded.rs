@@ -12,9 +12,11 @@
 //! polled by threads until this is done again, for which [`are_renewed`] is asked now and then.
 
 use std::io;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
+use crate::control_group;
 use crate::error::{CallError, Error, TurnError, os};
 use crate::host::{self, check_pid_namespace};
 use crate::knobs::{Knobs, PollingThread, Queues};
@@ -133,6 +135,51 @@ pub fn poll_in_threads(
         let _ = knobs.restore_threads();
     }
     polled
+}
+
+/// Refuses a control group that cannot pay for polling.
+///
+/// # Errors
+///
+/// [`TurnError::NoShare`]: it has no share of the CPU, or is none; [`TurnError::Quota`]: it, or one
+/// above it, may use the CPU for a part of the time only.
+pub fn check_control_group(directory: &Path) -> Result<(), TurnError> {
+    if !control_group::shares_cpu(directory) {
+        let directory = directory.to_owned();
+        return Err(TurnError::NoShare { directory });
+    }
+    match control_group::limited(directory) {
+        Some(group) => Err(TurnError::Quota {
+            group: group.to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// [`poll_in_threads`] in a control group below `directory`, whose share of the CPU pays for it.
+/// May take half a second for each thread.
+///
+/// # Errors
+///
+/// As both, and as [`Knobs::regroup_thread`]. Then it is polled as before `knobs` had threads poll it.
+pub fn poll_in_control_group(
+    knobs: &mut Knobs,
+    queues: Queues<'_>,
+    priority: Priority,
+    cpus: Option<&[usize]>,
+    directory: &Path,
+) -> Result<Vec<PollingThread>, TurnError> {
+    check_control_group(directory)?;
+    let threads = poll_in_threads(knobs, queues, priority, cpus)?;
+    let mut moves = threads
+        .iter()
+        .map(|thread| knobs.regroup_thread(thread.tid, directory)?.carry_out());
+    if let Err(error) = moves.try_for_each(|moved| moved) {
+        // What is not put back now stays recorded.
+        let _ = knobs.restore_threads();
+        return Err(error);
+    }
+    Ok(threads)
 }
 
 fn turn_all(

@@ -22,7 +22,6 @@ mod cpu_limit;
 mod dns;
 mod document;
 mod flood;
-mod groups;
 mod light;
 pub(crate) mod rpc;
 mod sources;

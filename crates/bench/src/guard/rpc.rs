@@ -21,11 +21,11 @@ use plimsoll_testbed::rpc::{self, Config, Report};
 use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
 use serde::Serialize;
 
-use super::groups::Groups;
 use super::{Bench, Measured, Part};
 use crate::Error;
 use crate::cases::{Case, Cases};
 use crate::figures::grouped;
+use crate::groups::Groups;
 use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::{CALL_PORTS, CALL_TIMEOUT, compute_bound, join, on_load_host};
 
@@ -159,7 +159,7 @@ pub(crate) fn mix(
     let worker = compute_bound(stage.host())?;
     meter.watch(worker.pid());
     if let Some(groups) = groups {
-        groups.take(servers.each_ref().map(Server::pid), worker.pid())?;
+        groups.take(&servers.each_ref().map(Server::pid), worker.pid())?;
     }
     thread::scope(|scope| {
         let clients = CALL_PORTS.map(|port| {

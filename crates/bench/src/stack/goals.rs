@@ -7,7 +7,7 @@ use super::http::{HttpRun, SYNS_PPS};
 use super::idle::{IDLE, IdleRun};
 use super::loaded::{BystanderRun, LoadedCase, WORK};
 use super::round_trip::{KERNEL_POLLING, OURS_POLLING};
-use super::rpc::{RpcRun, RpcWork, WORKS_US};
+use super::rpc::{RpcRun, RpcWork, WORKS_US, Way};
 use super::{Dns, Figures, Part, Plan, RoundTrip, Side, SideCase, TcpCase, Udp};
 use crate::figures::percents_of;
 use crate::passing::{KEPT, OVERLOAD, PassingCase, PassingRun, at_overload, mlfrr_ratio};
@@ -41,7 +41,9 @@ pub(super) fn goals(plan: &Plan, figures: &Figures) -> Vec<Goal> {
     }
     goals.extend(figures.dns.iter().flat_map(of_dns));
     if has(Part::Rpc) {
-        goals.extend(WORKS_US.map(|work_us| of_rpc(work_us, &figures.rpc)));
+        let ways = [Way::Alike(Side::NiLrp), Way::InGroups(Side::NiLrp)];
+        let of_way = |way| WORKS_US.map(|work_us| of_rpc(way, work_us, &figures.rpc));
+        goals.extend(ways.into_iter().flat_map(of_way));
     }
     if has(Part::RoundTrip) {
         goals.push(of_round_trip(&figures.round_trip));
@@ -60,13 +62,17 @@ fn explained<R>(goal: Goal, case: Option<&SideCase<R>>) -> Goal {
     }
 }
 
-fn of_rpc(work_us: u64, works: &[RpcWork]) -> Goal {
-    let side = Side::NiLrp.name();
+fn of_rpc(way: Way, work_us: u64, works: &[RpcWork]) -> Goal {
+    let name = way.name();
+    let id = match way {
+        Way::Alike(_) => format!("stack.rpc.{work_us}us"),
+        Way::InGroups(_) => format!("stack.rpc.groups.{work_us}us"),
+    };
     let work = works.iter().find(|work| work.work_us == work_us);
-    let case = work.and_then(|work| work.cases.iter().find(|case| case.way == side));
+    let case = work.and_then(|work| work.cases.iter().find(|case| case.way == name));
     let goal = Goal::new(
-        format!("stack.rpc.{work_us}us"),
-        format!("LRP's table 2, calls of {work_us} µs: farthest from a fair third, {side}"),
+        id,
+        format!("LRP's table 2, calls of {work_us} µs: farthest from a fair third, {name}"),
         Bound::AtMost,
         2.0,
         "points",
@@ -375,7 +381,7 @@ mod tests {
         };
         let goals = goals(&plan, &figures);
         let mut ids: Vec<&str> = goals.iter().map(|goal| goal.id.as_str()).collect();
-        assert_eq!(ids.len(), 4 + 4 + 2 + 2 + 1 + 1 + 2 + 1 + 2);
+        assert_eq!(ids.len(), 4 + 4 + 2 + 4 + 1 + 1 + 2 + 1 + 2);
         assert!(
             goals
                 .iter()

@@ -3,6 +3,10 @@
 //!
 //! The servers are two endpoints of one process with a thread each, since a queue of an
 //! interface has one owner. On the kernel's sockets they are the same process.
+//!
+//! The CPU time of softirqs belongs to nobody. So some ways are measured once more in control
+//! groups: two thirds of the CPU for the servers, one for the worker. There the kernel polls for
+//! our stack in a thread of the servers' group, which then pays for all of its receiving.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -10,13 +14,14 @@ use std::time::Duration;
 
 use plimsoll_testbed::interrupt;
 use plimsoll_testbed::rpc::{self, Config, Report};
-use plimsoll_testbed::server::{Kind, Server};
+use plimsoll_testbed::server::{Kind, Server, Threaded};
 use serde::Serialize;
 
 use super::site::{Answers, Site};
 use super::turns::{SideCase, in_turns};
 use super::{Effort, Plan, Side};
 use crate::Error;
+use crate::groups::Groups;
 use crate::traffic::{CALL_PORTS, CALL_TIMEOUT, RAMP_UP, compute_bound, join, on_cpu_of};
 
 /// So many that a server never waits for its client.
@@ -27,7 +32,41 @@ pub(super) const WORKS_US: [u64; 2] = [2, 8];
 const WINDOW: Duration = Duration::from_secs(2);
 /// Of three.
 const FAIR_PERCENT: f64 = 100.0 / 3.0;
-const SIDES: [Side; 4] = [Side::Kernel, Side::NiLrp, Side::SoftLrp, Side::Polled];
+const WAYS: [Way; 7] = [
+    Way::Alike(Side::Kernel),
+    Way::Alike(Side::NiLrp),
+    Way::Alike(Side::SoftLrp),
+    Way::Alike(Side::Polled),
+    Way::InGroups(Side::Kernel),
+    Way::InGroups(Side::NiLrp),
+    Way::InGroups(Side::SoftLrp),
+];
+
+/// Who serves, and who shares the CPU with whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Each thread for itself.
+    Alike(Side),
+    /// The servers in one control group, the worker in another.
+    InGroups(Side),
+}
+
+impl Way {
+    const fn side(self) -> Side {
+        match self {
+            Self::Alike(side) | Self::InGroups(side) => side,
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Alike(side) => side.name(),
+            Self::InGroups(Side::NiLrp) => "ni-lrp, in groups",
+            Self::InGroups(Side::SoftLrp) => "soft-lrp, in groups",
+            Self::InGroups(_) => "kernel, in groups",
+        }
+    }
+}
 
 /// One amount of work per call.
 #[derive(Clone, Debug, Serialize)]
@@ -64,28 +103,40 @@ impl RpcRun {
 }
 
 pub(super) fn measure(plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<Vec<RpcWork>, Error> {
-    let sides = SIDES.into_iter().filter(|side| plan.sides.contains(side));
-    let sides: Vec<Side> = sides.collect();
+    let ways = WAYS.into_iter();
+    let ways = ways.filter(|way| plan.sides.contains(&way.side()));
+    let ways: Vec<Way> = ways.collect();
     let mut works = Vec::new();
     for work_us in WORKS_US {
         let part = format!("calls of {work_us} µs");
-        let cases = in_turns(plan, (&part, &sides), Side::name, progress, |side| {
-            one_run(&plan.effort, side, work_us)
+        let cases = in_turns(plan, (&part, &ways), Way::name, progress, |way| {
+            one_run(&plan.effort, way, work_us)
         })?;
         works.push(RpcWork { work_us, cases });
     }
     Ok(works)
 }
 
-fn one_run(effort: &Effort, side: Side, work_us: u64) -> Result<RpcRun, Error> {
+fn one_run(effort: &Effort, way: Way, work_us: u64) -> Result<RpcRun, Error> {
     let site = Site::new(effort, Answers::Received)?;
     let host = site.testbed.test();
-    let mut config = site.udp_server(side, Kind::Rpc, CALL_PORTS[0]);
+    let groups = match way {
+        Way::Alike(_) => None,
+        Way::InGroups(_) => Some(Groups::make(host)?),
+    };
+    let mut config = site.udp_server(way.side(), Kind::Rpc, CALL_PORTS[0]);
     config.bystander = Some(CALL_PORTS[1]);
+    if let Some(groups) = groups.as_ref().filter(|_| way.side() != Side::Kernel) {
+        config.threaded = Some(Threaded::Beneath(0));
+        config.poll_control_group = Some(groups.servers().to_owned());
+    }
     let server = Server::start(host, site.program(), &config)?;
     let mut meter = host.cpu_meter()?;
     let worker = compute_bound(host)?;
     meter.watch(worker.pid());
+    if let Some(groups) = &groups {
+        groups.take(&[server.pid()], worker.pid())?;
+    }
     let run = thread::scope(|scope| {
         let clients = CALL_PORTS.map(|port| {
             let config = Config {

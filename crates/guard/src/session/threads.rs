@@ -3,11 +3,10 @@
 use std::mem::take;
 use std::task::{Poll, ready};
 
-use plimsoll_kernel::control_group;
 use plimsoll_kernel::errand::Errand;
 use plimsoll_kernel::knobs::{Knobs, PollingThread, Queues, Regrouping, TurnError};
 use plimsoll_kernel::scheduling::Priority;
-use plimsoll_kernel::threaded::{are_renewed, check_threads, poll_in_threads};
+use plimsoll_kernel::threaded::{are_renewed, check_control_group, check_threads, poll_in_threads};
 
 use super::settings::Settings;
 use crate::error::Error;
@@ -32,15 +31,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), TurnError> {
         check_threads(settings.poll_cpu.as_ref().map(std::slice::from_ref))?;
     }
     let group = settings.poll_control_group.as_deref();
-    if let Some(directory) = group.filter(|directory| !control_group::shares_cpu(directory)) {
-        let directory = directory.to_owned();
-        return Err(TurnError::NoShare { directory });
-    }
-    if let Some(group) = group.and_then(control_group::limited) {
-        let group = group.to_owned();
-        return Err(TurnError::Quota { group });
-    }
-    Ok(())
+    group.map_or(Ok(()), check_control_group)
 }
 
 impl Threads {

@@ -1,9 +1,12 @@
 //! How the kernel polls an interface is set with its device and put back with it. Needs root.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use plimsoll_kernel::control_group;
 use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::knobs::{Attribute, Device, Netdev};
 use plimsoll_kernel::link;
@@ -29,20 +32,25 @@ fn settings() -> Vec<(u32, u32)> {
     instances.chain([device]).collect()
 }
 
-/// How the threads that poll the interface are scheduled.
-fn polling_threads() -> Vec<Scheduling> {
+/// The threads that poll the interface.
+fn polling_thread_ids() -> Vec<i32> {
     let index = link::index("stack0").unwrap();
     let instances = Netdev::new().instances(index).unwrap();
-    let threads = instances.iter().filter_map(|napi| napi.thread);
+    instances.iter().filter_map(|napi| napi.thread).collect()
+}
+
+/// How they are scheduled.
+fn polling_threads() -> Vec<Scheduling> {
+    let threads = polling_thread_ids().into_iter();
     threads.map(|tid| Scheduling::of(tid).unwrap()).collect()
 }
 
 /// How the receiving threads of this process are scheduled; no other test here starts one.
 fn receiving_threads() -> Vec<Scheduling> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
     let ids = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
     let receives = |id: &String| {
-        let name = std::fs::read_to_string(format!("/proc/self/task/{id}/comm"));
+        let name = fs::read_to_string(format!("/proc/self/task/{id}/comm"));
         name.is_ok_and(|name| name.trim_end() == "plimsoll-rx")
     };
     let threads = ids.filter(receives).map(|id| id.parse().unwrap());
@@ -105,6 +113,73 @@ fn a_polling_thread_comes_and_goes_with_its_device() {
         let refused = XdpInterface::open("stack0", &too_deep).unwrap_err();
         assert!(refused.is_usage(), "{refused}");
         assert!(refused.to_string().contains("from 0 to 19"), "{refused}");
+    });
+}
+
+/// A group that has a share of the CPU. Dropping it removes it: then nobody may be in it, or in one
+/// below.
+struct Group(PathBuf);
+
+impl Group {
+    fn make() -> Self {
+        let name = format!("plimsoll-stack-{}", std::process::id());
+        let roots = ["", "cpu", "cpu,cpuacct"].map(|root| Path::new("/sys/fs/cgroup").join(root));
+        let has_share =
+            |path: &PathBuf| fs::create_dir(path).is_ok() && control_group::shares_cpu(path);
+        let made = roots
+            .map(|root| root.join(&name))
+            .into_iter()
+            .find(has_share);
+        Self(made.expect("a control group with a share of the CPU can be made in /sys/fs/cgroup"))
+    }
+
+    /// In which of its groups a thread is.
+    fn place_of(&self, thread: i32) -> Option<String> {
+        let groups = fs::read_to_string(format!("/proc/{thread}/cgroup")).unwrap();
+        let name = self.0.file_name().unwrap().to_str().unwrap();
+        let own = groups.lines().find(|line| line.contains(name));
+        own.map(|line| line.split(name).nth(1).unwrap().to_owned())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        fs::remove_dir(&self.0).unwrap();
+    }
+}
+
+/// What polling takes is part of the group's share while the device is open.
+#[test]
+fn a_control_group_pays_for_polling_while_its_device_is_open() {
+    Lan::create(|| {
+        let group = Group::make();
+        let paid_by = |directory: &Path| XdpConfig {
+            threaded: Threaded::Beneath(0),
+            poll_control_group: Some(directory.to_owned()),
+            ..owned()
+        };
+        let device = XdpInterface::open("stack0", &paid_by(&group.0)).unwrap();
+        assert_eq!(device.unthreaded(), None);
+        let [thread] = polling_thread_ids()[..] else {
+            panic!("one queue has one thread");
+        };
+        let place = group.place_of(thread).unwrap();
+        assert!(place.starts_with("/plimsoll-stack0-"), "{place}");
+        drop(device);
+        // Nothing is turned where nobody could pay.
+        for nobody in [
+            Path::new("/sys/fs/cgroup"),
+            Path::new("/tmp"),
+            Path::new("/nowhere"),
+        ] {
+            let refused = XdpInterface::open("stack0", &paid_by(nobody)).unwrap_err();
+            let said = with_causes(&refused);
+            assert!(
+                said.contains("no control group with a share of the CPU"),
+                "{said}"
+            );
+            assert_eq!(polling_threads(), []);
+        }
     });
 }
 

@@ -73,6 +73,11 @@ pub struct Config {
     /// else `off`.
     #[arg(long, value_name = "off|auto|LEVELS")]
     pub threaded: Option<Threaded>,
+    /// The directory of a control group, such as a slice with the server: its share of the CPU pays
+    /// for the kernel's polling. With `--threaded` and levels: at 0, polling and the server share alike.
+    /// Put back at the end, also if this is killed.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub poll_control_group: Option<PathBuf>,
     /// `--threaded` also with a driver that this was not tried with: some hang then.
     #[arg(long)]
     pub any_driver: bool,
@@ -150,6 +155,7 @@ impl Config {
             zero_copy: false,
             holdoff: None,
             threaded: None,
+            poll_control_group: None,
             any_driver: false,
             gateway: Vec::new(),
             path: None,
@@ -278,7 +284,7 @@ impl Config {
 
     /// Of each setting that not every server has: its name, what was given, whether this server
     /// has it, and what is said where it does not.
-    fn given(&self) -> [(&'static str, Option<String>, bool, &'static str); 7] {
+    fn given(&self) -> [(&'static str, Option<String>, bool, &'static str); 8] {
         let has_own_stack = self.on != On::Kernel;
         let serves_tcp = matches!(self.kind, Kind::Http | Kind::Dns);
         let root = self.root.as_ref().map(|root| root.display().to_string());
@@ -286,6 +292,8 @@ impl Config {
         let gateway = self.gateway.first().map(ToString::to_string);
         let path = self.path.as_ref().map(ToString::to_string);
         let buffer = self.tcp_buffer_bytes.map(|bytes| bytes.to_string());
+        let group = self.poll_control_group.as_ref();
+        let group = group.map(|group| group.display().to_string());
         [
             (
                 "pace",
@@ -318,6 +326,12 @@ impl Config {
                 "left out with --on kernel: its sockets use the kernel's routes",
             ),
             (
+                "poll-control-group",
+                group,
+                matches!(self.on, On::AfXdp(_)),
+                "left out but for af_xdp:IFACE",
+            ),
+            (
                 "path",
                 path,
                 has_own_stack,
@@ -347,6 +361,8 @@ impl Config {
         let holdoff = self.holdoff.map(micros);
         args.extend(holdoff.map(|time| format!("--holdoff-us={time}")));
         args.extend(self.threaded.map(|place| format!("--threaded={place}")));
+        let group = self.poll_control_group.as_ref();
+        args.extend(group.map(|group| format!("--poll-control-group={}", group.display())));
         args.extend(self.any_driver.then(|| "--any-driver".to_owned()));
         args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
         let path = self.path.as_ref();
@@ -409,6 +425,7 @@ mod tests {
             zero_copy: true,
             holdoff: Some(Duration::from_nanos(40_500)),
             threaded: Some(Threaded::Auto),
+            poll_control_group: Some("/sys/fs/cgroup/servers.slice".into()),
             any_driver: true,
             gateway: vec!["198.18.0.1".parse().unwrap()],
             path: Some(ReceivePath::NiLrp),
@@ -551,6 +568,15 @@ mod tests {
                     ..config(Kind::Echo)
                 },
                 "path = ni-lrp",
+            ),
+            (
+                Config {
+                    on: On::Packet("eth0".to_owned()),
+                    address: vec!["198.18.0.2/24".parse().unwrap()],
+                    poll_control_group: Some("/sys/fs/cgroup/a".into()),
+                    ..config(Kind::Echo)
+                },
+                "poll-control-group = /sys/fs/cgroup/a",
             ),
             (
                 Config {

@@ -176,6 +176,7 @@ fn start_af_xdp(interface: &str, config: &Config, mut stack: StackConfig) -> Res
         },
         holdoff: config.holdoff,
         threaded: config.polled(),
+        poll_control_group: config.poll_control_group.clone(),
         any_driver: config.any_driver,
         ..XdpConfig::default()
     };

@@ -1,6 +1,7 @@
 //! How an interface is opened.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::settings::Threaded;
@@ -80,6 +81,13 @@ pub struct XdpConfig {
     /// The old setting is put back when the device is dropped. After a killed program the next
     /// one that turns it does so, or `plimsoll guard restore`; a [`Keeper`](super::Keeper) does at once.
     pub threaded: Threaded,
+    /// The directory of a control group, such as a slice with the program: its share of the CPU pays
+    /// for the kernel's polling, as it pays for the program's part of receiving. With
+    /// [`Threaded::Beneath`]; at level 0 the program and what polls for it share alike. Default none: the topmost group,
+    /// beside all others.
+    ///
+    /// What is no group with a share, or has a quota, is refused as the interface is opened.
+    pub poll_control_group: Option<PathBuf>,
     /// Threads may poll with any driver, not only with those that were
     /// [tried](plimsoll_kernel::threaded::TRIED): with others it is refused, since some hang.
     /// Default false.
@@ -102,6 +110,7 @@ impl Default for XdpConfig {
             busy_poll: None,
             holdoff: None,
             threaded: Threaded::Off,
+            poll_control_group: None,
             any_driver: false,
             trust_checksums: false,
         }
@@ -158,10 +167,18 @@ impl XdpConfig {
                 allowed: "CopyMode::Copy with it: without copies answers were lost",
             });
         }
-        let levels = match self.threaded {
-            Threaded::Beneath(levels) => levels,
-            Threaded::Auto | Threaded::Off => 0,
+        let (levels, has_share) = match self.threaded {
+            Threaded::Beneath(levels) => (levels, true),
+            Threaded::Auto | Threaded::Off => (0, false),
         };
+        let group = self.poll_control_group.as_ref();
+        if let Some(group) = group.filter(|group| !has_share || !group.is_absolute()) {
+            return Err(Error::Config {
+                field: "poll_control_group",
+                given: group.display().to_string(),
+                allowed: "a whole path, such as /sys/fs/cgroup/servers.slice, with threaded at a nice level",
+            });
+        }
         let allowed = "from 0 to 19: there are no more nice levels beneath a program's";
         check(levels <= LEVELS_MAX, "threaded", levels.into(), allowed)
     }
@@ -251,5 +268,33 @@ mod tests {
             };
             assert_eq!(field(refused), "busy_poll");
         }
+    }
+
+    #[test]
+    fn a_control_group_pays_for_a_thread_that_has_a_share() {
+        let is_refused = |directory: &str, threaded| {
+            let config = XdpConfig {
+                poll_control_group: Some(directory.into()),
+                threaded,
+                ..XdpConfig::default()
+            };
+            let refused = config.validate();
+            assert!(
+                matches!(
+                    refused,
+                    Ok(())
+                        | Err(Error::Config {
+                            field: "poll_control_group",
+                            ..
+                        })
+                ),
+                "{refused:?}"
+            );
+            refused.is_err()
+        };
+        assert!(is_refused("/a", Threaded::Off));
+        assert!(is_refused("/a", Threaded::Auto));
+        assert!(is_refused("a", Threaded::Beneath(0)));
+        assert!(!is_refused("/a", Threaded::Beneath(0)));
     }
 }

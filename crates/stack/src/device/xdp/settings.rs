@@ -19,13 +19,16 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::str::FromStr;
 
 use parking_lot::Mutex;
 use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::knobs::{Device, Knobs, Queues, TurnError};
 use plimsoll_kernel::scheduling::{Priority, Scheduling};
-use plimsoll_kernel::threaded::{PolledInterface, poll_in_threads};
+use plimsoll_kernel::threaded::{
+    PolledInterface, check_control_group, poll_in_control_group, poll_in_threads,
+};
 
 use super::company::Watched;
 use super::polling::Polling;
@@ -101,8 +104,8 @@ impl fmt::Debug for Settings {
 
 impl Settings {
     /// Turns what `config` asks for, if anything, for this queue, or for all. A holdoff that
-    /// is refused is an error; without threads things go on, and [`Settings::unthreaded`] says
-    /// why. With [`Threaded::Auto`] somebody must be watched.
+    /// is refused is an error, and so is a control group that cannot pay; without threads
+    /// things go on, and [`Settings::unthreaded`] says why. With [`Threaded::Auto`] somebody must be watched.
     pub(super) fn turn(
         interface: &str,
         ifindex: u32,
@@ -121,6 +124,9 @@ impl Settings {
         let refused = |error: Refusal| {
             Error::io(format!("set how {interface} is polled"))(io::Error::other(error))
         };
+        let group = config.poll_control_group.as_deref();
+        let pays = group.map_or(Ok(()), check_control_group);
+        pays.map_err(|error| refused(error.into()))?;
         let opened = Device::open(interface, ifindex).map_err(Refusal::from);
         let opened = opened.and_then(|device| Ok((device, Knobs::open(interface)?)));
         let (device, mut knobs) = match opened {
@@ -142,7 +148,7 @@ impl Settings {
         }
         let threaded = match (config.threaded, watched) {
             (Threaded::Beneath(levels), _) => {
-                let threaded = thread(&mut knobs, queues, levels);
+                let threaded = thread(&mut knobs, queues, levels, group);
                 settings._knobs = Some(Mutex::new(knobs));
                 threaded.map_err(Refusal::from)
             }
@@ -184,11 +190,20 @@ impl Settings {
     }
 }
 
-/// The kernel polls so many levels beneath this thread.
-fn thread(knobs: &mut Knobs, queues: Queues<'_>, levels: u8) -> Result<(), TurnError> {
+/// The kernel polls so many levels beneath this thread, if given in a control group that pays.
+fn thread(
+    knobs: &mut Knobs,
+    queues: Queues<'_>,
+    levels: u8,
+    group: Option<&Path>,
+) -> Result<(), TurnError> {
     let own = Scheduling::of(0).map_err(plimsoll_kernel::error::os("ask how this runs"))?;
     let nice = Priority::Short(beneath(&own, levels));
-    poll_in_threads(knobs, queues, nice, Some(own.cpus())).map(drop)
+    let polled = match group {
+        Some(group) => poll_in_control_group(knobs, queues, nice, Some(own.cpus()), group),
+        None => poll_in_threads(knobs, queues, nice, Some(own.cpus())),
+    };
+    polled.map(drop)
 }
 
 /// The nice level so many beneath that of a thread.

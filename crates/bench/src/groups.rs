@@ -67,10 +67,10 @@ impl Groups {
     }
 
     /// Moves the processes there.
-    pub(crate) fn take(&self, servers: [u32; 2], worker: u32) -> Result<(), Error> {
-        let mut all = servers.map(|server| (server, &self.servers)).to_vec();
-        all.push((worker, &self.worker));
-        let moved = all.into_iter().try_for_each(|(process, group)| {
+    pub(crate) fn take(&self, servers: &[u32], worker: u32) -> Result<(), Error> {
+        let servers = servers.iter().map(|server| (server, &self.servers));
+        let mut all = servers.chain([(&worker, &self.worker)]);
+        let moved = all.try_for_each(|(process, group)| {
             fs::write(group.path().join("cgroup.procs"), process.to_string())
         });
         moved.map_err(|error| refused(format!("do not take a process: {error}")))
