@@ -19,7 +19,7 @@ use plimsoll_report::{Goal, Side};
 use plimsoll_testbed::interrupt;
 use plimsoll_testbed::rpc::{self, Config, Report};
 use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Bench, Measured, Part};
 use crate::Error;
@@ -30,7 +30,7 @@ use crate::protection::{Protection, Protector, Stage};
 use crate::traffic::{CALL_PORTS, CALL_TIMEOUT, compute_bound, join, on_load_host};
 
 /// What stands between calls and servers, and who shares the CPU with whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RpcSide {
     /// The kernel as it is.
@@ -132,18 +132,30 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Outcome, Error> {
             let side = case.protection;
             let what = format!("{} µs per request, {}", case.load, side.name());
             bench.say(Part::Rpc, round, &what);
-            let protector = side.protect(&stage, &groups)?;
-            let in_groups = matches!(side, RpcSide::Groups | RpcSide::PollingInGroup);
-            let groups = in_groups.then_some(&groups);
-            case.runs.push(mix(&stage, case.load, plan.window, groups)?);
-            protector.stop()?;
+            let run = one_run(&stage, &groups, side, case.load, plan.window)?;
+            case.runs.push(run);
         }
     }
     Ok(Outcome { cases })
 }
 
+/// One side's mix for `window`.
+pub(crate) fn one_run(
+    stage: &Stage<'_>,
+    groups: &Groups,
+    side: RpcSide,
+    work_us: u64,
+    window: Duration,
+) -> Result<Run, Error> {
+    let protector = side.protect(stage, groups)?;
+    let in_groups = matches!(side, RpcSide::Groups | RpcSide::PollingInGroup);
+    let run = mix(stage, work_us, window, in_groups.then_some(groups))?;
+    protector.stop()?;
+    Ok(run)
+}
+
 /// Both servers and the worker for `window`, in `groups` if there are any.
-pub(crate) fn mix(
+fn mix(
     stage: &Stage<'_>,
     work_us: u64,
     window: Duration,

@@ -15,6 +15,7 @@ use super::wan::WanTrial;
 use super::{Offer, Rate};
 use crate::capture::{Sink, Tool};
 use crate::forward::Router;
+use crate::guard::rpc::RpcSide;
 use crate::protection::Protection;
 use crate::screen::Screen;
 use crate::stack::Side;
@@ -172,7 +173,7 @@ pub(super) struct WebTrial {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RpcTrial {
-    pub(super) path: KernelPath,
+    pub(super) path: RpcSide,
     /// CPU time of the servers per request.
     pub(super) work_us: u64,
 }

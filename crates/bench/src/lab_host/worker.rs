@@ -8,7 +8,8 @@ use plimsoll_testbed::{Config as TestbedConfig, Testbed};
 use super::settings::{RpcTrial, Trial};
 use super::{Offer, RealPackets, of_kind};
 use crate::Error;
-use crate::guard::rpc::mix;
+use crate::groups::Groups;
+use crate::guard::rpc::one_run;
 use crate::protection::Stage;
 use crate::traffic::RAMP_UP;
 
@@ -30,17 +31,15 @@ fn one(
     trial: &RpcTrial,
     offer: Offer,
 ) -> Result<Figures, Error> {
-    let arguments = trial.path.arguments();
     let stage = Stage {
         testbed,
         program: &real.program,
         holdoff: HOLDOFF,
         ramp_up: RAMP_UP,
-        guard_arguments: &arguments,
+        guard_arguments: &[],
     };
-    let protector = stage.protect(trial.path.protection(), None)?;
-    let run = mix(&stage, trial.work_us, offer.window, None)?;
-    protector.stop()?;
+    let groups = Groups::make(stage.host())?;
+    let run = one_run(&stage, &groups, trial.path, trial.work_us, offer.window)?;
     let given = [
         ("cpu.worker_pct", run.worker_percent),
         ("cpu.network_pct", run.network_percent),
