@@ -119,6 +119,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
             &packet_filter::has_rules(),
             &hidden::ports(ifindex).unwrap_or_default().every,
         ),
+        filters::traffic_control(&hidden::tc_takers(ifindex)),
         filters::packet_readers(host::has_packet_readers()),
         namespace(&link),
         syn_cookies(link.kind.as_deref() == Some("veth")),

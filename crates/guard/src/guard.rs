@@ -1,6 +1,6 @@
 //! The guard of one interface, from attachment to detachment.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::company::Reading;
 use crate::cookies::Cookies;
 use crate::counters::{self, Channel, Counters, Packets};
 use crate::error::Error;
-use crate::hidden;
+use crate::hidden::{Hidden, Unguarded};
 use crate::looks::Looks;
 pub use crate::program::Storage;
 use crate::program::types::{answering, limit};
@@ -96,7 +96,9 @@ pub struct Guard<'obj> {
     /// IP protocols that tunnels of this host take, a bit for each.
     tunnels: Option<Looks<u64>>,
     /// Only with an interface: ports at which the program may find the wrong socket.
-    hidden: Option<Looks<hidden::Ports>>,
+    hidden: Option<Hidden>,
+    /// Of which protocols all ports may be such.
+    unguarded: BTreeSet<Unguarded>,
     tracking: Tracking,
     charges: Charges,
     /// Packets without a socket when packet readers were last looked for.
@@ -142,6 +144,7 @@ impl<'obj> Guard<'obj> {
             cookies: None,
             tunnels: None,
             hidden: None,
+            unguarded: BTreeSet::new(),
             interface: None,
             company: None,
             tracking: Tracking::at_load(host::has_connection_tracking()),
@@ -254,6 +257,13 @@ impl<'obj> Guard<'obj> {
         cookies.and_then(Cookies::decided)
     }
 
+    /// The protocols of which no socket is guarded, as the last [`Self::refresh`] found: UDP queues
+    /// and listeners take what comes, as without the guard.
+    #[must_use]
+    pub fn unguarded(&self) -> &BTreeSet<Unguarded> {
+        &self.unguarded
+    }
+
     /// Call once a second: lets the program's clock tick and takes over
     /// changes of the host's addresses, of its SYN cookie setting and of who
     /// reads packets. Without [`Self::regulate`] the program answers no SYN after two seconds.
@@ -269,8 +279,12 @@ impl<'obj> Guard<'obj> {
                 .set_tunnels(tunnels.on_interval(Instant::now()));
         }
         if let Some(hidden) = &mut self.hidden {
-            self.program
-                .set_hidden(&hidden.on_interval(Instant::now()))?;
+            let mut ports = hidden.on_interval(Instant::now());
+            if self.config.trust_tc {
+                ports.trust_tc();
+            }
+            self.program.set_hidden(&ports)?;
+            self.unguarded = ports.every;
         }
         self.program.set_tracking(host::tracks_connections());
         self.program.set_steered(stack::has_steered());

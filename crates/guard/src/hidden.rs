@@ -1,59 +1,179 @@
 //! Sockets that the program's look-up does not find, although they get packets: those that are bound
 //! to a device above the guarded interface, and those of proxies to which a rule diverts. It finds
-//! another one in their place, if that has the packet's port. Load balancing in the kernel (IPVS)
-//! takes packets before sockets in the same way.
+//! another one in their place, if that has the packet's port. Load balancing in the kernel (IPVS),
+//! and programs and actions of tc take packets before sockets in the same way.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
+use std::time::Instant;
 
-use plimsoll_kernel::link;
-use plimsoll_kernel::packet_filter::{balanced, diverted};
+use plimsoll_kernel::packet_filter::{balanced, diverted, generation};
+use plimsoll_kernel::{link, traffic_control};
 
+use crate::looks::Looks;
 use crate::owner::SOCKETS_MAX;
 use crate::owner::diag::{self, Protocol};
 
 /// Of more ports at once it is not told which they are.
 const PORTS_MAX: usize = 2048;
 
+/// Who may take the packets of every port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Taker {
+    /// Rules of the packet filter.
+    PacketFilter,
+    /// Load balancing in the kernel.
+    Ipvs,
+    /// Programs and actions of tc.
+    Tc,
+}
+
+impl Taker {
+    /// As status and log name it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::PacketFilter => "packet_filter",
+            Self::Ipvs => "ipvs",
+            Self::Tc => "tc",
+        }
+    }
+}
+
+/// That no socket of a protocol is guarded, since somebody may take the packets of every port.
+/// Displays as `key=value` pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unguarded {
+    pub(crate) protocol: Protocol,
+    pub(crate) taker: Taker,
+}
+
+impl Unguarded {
+    /// `udp` or `tcp`.
+    #[must_use]
+    pub const fn protocol(&self) -> &'static str {
+        self.protocol.name()
+    }
+
+    /// Who may take its packets: `packet_filter`, `ipvs` or `tc`.
+    #[must_use]
+    pub const fn taker(&self) -> &'static str {
+        self.taker.name()
+    }
+}
+
+impl fmt::Display for Unguarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "protocol={} taker={}", self.protocol(), self.taker())
+    }
+}
+
 /// Ports at which such sockets get packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ports {
     pub(crate) some: BTreeSet<(Protocol, u16)>,
     /// All of a protocol's.
-    pub(crate) every: BTreeSet<Protocol>,
+    pub(crate) every: BTreeSet<Unguarded>,
 }
 
 impl Ports {
-    fn add(&mut self, protocol: Protocol, ports: RangeInclusive<u16>) {
-        if ports.len().max(self.some.len()) > PORTS_MAX {
-            self.every.insert(protocol);
-        } else {
-            self.some.extend(ports.map(|port| (protocol, port)));
-        }
-    }
-}
-
-/// Those of the current network namespace, where `ifindex` is guarded.
-pub(crate) fn ports(ifindex: u32) -> io::Result<Ports> {
-    let above = link::above(ifindex)?;
-    let mut ports = Ports::default();
-    let named = above.iter().copied().chain([ifindex]);
-    let named = named.filter_map(|index| Some((index, link::name(index)?)));
-    let diverted = diverted::ports(&named.collect::<Vec<_>>())?;
-    for (protocol, range) in diverted.into_iter().chain(balanced::ports()?) {
-        for (number, known) in [(6, Protocol::Tcp), (17, Protocol::Udp)] {
-            if protocol.is_none_or(|protocol| protocol == number) {
-                ports.add(known, range.clone());
+    fn add(&mut self, taker: Taker, of: Option<u8>, ports: &RangeInclusive<u16>) {
+        for (number, protocol) in [(6, Protocol::Tcp), (17, Protocol::Udp)] {
+            if of.is_some_and(|of| of != number) {
+                continue;
+            }
+            if ports.len().max(self.some.len()) > PORTS_MAX {
+                self.every.insert(Unguarded { protocol, taker });
+            } else {
+                self.some.extend(ports.clone().map(|port| (protocol, port)));
             }
         }
     }
-    if above.is_empty() {
-        return Ok(ports);
+
+    fn extend(&mut self, others: Self) {
+        self.some.extend(others.some);
+        self.every.extend(others.every);
     }
-    let is_hidden = |socket: &diag::Socket| above.contains(&socket.interface);
-    let (hidden, _) = diag::sockets(SOCKETS_MAX, is_hidden)?;
-    let port = |socket: &diag::Socket| (socket.protocol, socket.port);
-    ports.some.extend(hidden.iter().map(port));
+
+    /// Nothing of tc takes packets from sockets of this host: so it was said.
+    pub(crate) fn trust_tc(&mut self) {
+        self.every.retain(|one| one.taker != Taker::Tc);
+    }
+}
+
+/// What is known of them in the current network namespace, where an interface is guarded. Rules may
+/// be many: what else there is does not wait for them to be read.
+#[derive(Debug)]
+pub(crate) struct Hidden {
+    by_rules: Looks<Ports>,
+    by_others: Looks<Ports>,
+}
+
+impl Hidden {
+    /// Reads all of it: for a thread that may wait.
+    pub(crate) fn begin(ifindex: u32) -> Self {
+        Self {
+            by_rules: Looks::begin_with(generation, move || by_rules(ifindex)),
+            by_others: Looks::begin(move || by_others(ifindex)),
+        }
+    }
+
+    /// Call it once a second: what is known.
+    pub(crate) fn on_interval(&mut self, now: Instant) -> Ports {
+        let mut ports = self.by_rules.on_interval(now);
+        ports.extend(self.by_others.on_interval(now));
+        ports
+    }
+}
+
+/// Those that are known now, where `ifindex` is guarded.
+pub(crate) fn ports(ifindex: u32) -> io::Result<Ports> {
+    let mut ports = by_rules(ifindex)?;
+    ports.extend(by_others(ifindex)?);
     Ok(ports)
+}
+
+fn by_rules(ifindex: u32) -> io::Result<Ports> {
+    let mut ports = Ports::default();
+    let named = receiving(ifindex)?.into_iter();
+    let named = named.filter_map(|index| Some((index, link::name(index)?)));
+    for (protocol, range) in diverted::ports(&named.collect::<Vec<_>>())? {
+        ports.add(Taker::PacketFilter, protocol, &range);
+    }
+    for (protocol, range) in balanced::ports()? {
+        ports.add(Taker::Ipvs, protocol, &range);
+    }
+    Ok(ports)
+}
+
+fn by_others(ifindex: u32) -> io::Result<Ports> {
+    let mut ports = Ports::default();
+    if !tc_takers(ifindex)?.is_empty() {
+        ports.add(Taker::Tc, None, &(0..=u16::MAX));
+    }
+    let above = link::above(ifindex)?;
+    if !above.is_empty() {
+        let is_hidden = |socket: &diag::Socket| above.contains(&socket.interface);
+        let (hidden, _) = diag::sockets(SOCKETS_MAX, is_hidden)?;
+        let port = |socket: &diag::Socket| (socket.protocol, socket.port);
+        ports.some.extend(hidden.iter().map(port));
+    }
+    Ok(ports)
+}
+
+/// The interfaces through which packets are received that come in by this one.
+fn receiving(ifindex: u32) -> io::Result<BTreeSet<u32>> {
+    let mut interfaces = link::above(ifindex)?;
+    interfaces.insert(ifindex);
+    Ok(interfaces)
+}
+
+/// What of tc may take packets that come in by `ifindex`, there or at an interface above.
+pub(crate) fn tc_takers(ifindex: u32) -> io::Result<BTreeSet<String>> {
+    let mut takers = BTreeSet::new();
+    for interface in receiving(ifindex)? {
+        takers.extend(traffic_control::takers(interface)?);
+    }
+    Ok(takers)
 }

@@ -48,6 +48,7 @@ pub use counters::{Channel, Counters, Outcome, Packets};
 pub use error::Error;
 pub use events::{Event, Events};
 pub use guard::{Config, Guard, Regulated, Storage};
+pub use hidden::Unguarded;
 pub use known::KnownError;
 #[doc(hidden)]
 pub use known::check_known_sources;

@@ -15,15 +15,23 @@ use plimsoll_kernel::scheduling::thread_time;
 
 /// The shortest time between two readings.
 const LOOK: Duration = Duration::from_secs(10);
-/// The part of a CPU that reading may take, as its inverse.
+/// The part of a CPU that reading may take, as its inverse …
 const REST: u32 = 1000;
+/// … and while it changes.
+const REST_AFTER_CHANGE: u32 = 50;
 
 /// Something as it was last read.
 pub(crate) struct Looks<T> {
     read: Arc<dyn Fn() -> io::Result<T> + Send + Sync>,
     known: T,
-    /// Not read again before this.
+    /// Tells a number that is another after each change of a part of it, and what it told before
+    /// the last reading.
+    number: fn() -> io::Result<Option<u32>>,
+    seen: Option<u32>,
+    /// Not read again before this …
     next: Instant,
+    /// … or, after such a change, before this.
+    soon: Instant,
     reading: Option<Errand<Read<T>>>,
 }
 
@@ -33,10 +41,22 @@ type Read<T> = (io::Result<T>, Duration);
 impl<T: Clone + Default + Send + 'static> Looks<T> {
     /// Reads it as it is: for a thread that may wait.
     pub(crate) fn begin(read: impl Fn() -> io::Result<T> + Send + Sync + 'static) -> Self {
+        Self::begin_with(|| Ok(None), read)
+    }
+
+    /// The same of what has a `number` that is another after each change: it is read again soon
+    /// then.
+    pub(crate) fn begin_with(
+        number: fn() -> io::Result<Option<u32>>,
+        read: impl Fn() -> io::Result<T> + Send + Sync + 'static,
+    ) -> Self {
         let mut looks = Self {
             read: Arc::new(read),
             known: T::default(),
+            number,
+            seen: number().ok().flatten(),
             next: Instant::now(),
+            soon: Instant::now(),
             reading: None,
         };
         looks.take(timed(&*looks.read), Instant::now());
@@ -52,20 +72,32 @@ impl<T: Clone + Default + Send + 'static> Looks<T> {
             let read = read.unwrap_or_else(|error| (Err(io::Error::other(error)), Duration::ZERO));
             self.take(read, now);
         }
-        if self.reading.is_none() && self.next <= now {
+        // Where the kernel refuses, it may be the same.
+        let number = (self.number)().unwrap_or(self.seen);
+        let due = match number == self.seen {
+            true => self.next,
+            false => self.soon,
+        };
+        if self.reading.is_none() && due <= now {
             let read = Arc::clone(&self.read);
             // Without a thread it is tried again at the next look.
             self.reading = Errand::start(move || timed(&*read)).ok();
+            if self.reading.is_some() {
+                self.seen = number;
+            }
         }
         self.known.clone()
     }
 
     /// Where the kernel refuses, what was known before may still be so.
     fn take(&mut self, (read, took): Read<T>, now: Instant) {
-        if let Ok(read) = read {
-            self.known = read;
+        match read {
+            Ok(read) => self.known = read,
+            // What has changed is still to be read.
+            Err(_) => self.seen = None,
         }
         self.next = now + LOOK.max(took * REST);
+        self.soon = now + took * REST_AFTER_CHANGE;
     }
 }
 
@@ -122,5 +154,31 @@ mod tests {
             assert_eq!(sizes.next, later + Duration::from_secs(1) * REST);
         })
         .expect("this test makes a network namespace and needs root: run `sudo make test`");
+    }
+
+    /// Beside many rules a look takes so long that the next one came after minutes.
+    #[test]
+    fn what_has_changed_is_read_soon_and_not_without_end() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
+        let number = || Ok(Some(NUMBER.load(Ordering::Relaxed)));
+        let mut looks = Looks::begin_with(number, move || Ok(number()?.unwrap_or(0)));
+        let now = Instant::now();
+        looks.take((Ok(1), Duration::from_secs(1)), now);
+        let after = |seconds| now + Duration::from_secs(seconds);
+        looks.on_interval(after(100));
+        assert!(looks.reading.is_none(), "nothing has changed");
+        NUMBER.store(2, Ordering::Relaxed);
+        looks.on_interval(after(49));
+        assert!(looks.reading.is_none(), "it rests");
+        looks.on_interval(after(50));
+        assert!(looks.reading.is_some());
+        while looks.reading.is_some() {
+            std::thread::sleep(Duration::from_millis(1));
+            looks.on_interval(after(50));
+        }
+        assert_eq!(looks.known, 2);
+        looks.on_interval(after(51));
+        assert!(looks.reading.is_none(), "it was read");
     }
 }

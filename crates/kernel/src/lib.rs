@@ -10,7 +10,7 @@
 //! - What the kernel counts: [`meter`] CPU time, [`counters`] packets,
 //!   [`link`] the state of an interface, [`ethtool`] that of its adapter,
 //!   [`routing`] a mirror of routes and neighbours, [`packet_filter`] what rules look at,
-//!   [`ipsec`] whether there are policies.
+//!   [`traffic_control`] what tc may take, [`ipsec`] whether there are policies.
 //!   Much of it is asked for by [`netlink`].
 //! - Processes: [`privileges`], [`scheduling`], [`control_group`], [`process`], [`namespace`],
 //!   threads that end with their holder ([`watcher`]), and those that do what a real-time
@@ -46,6 +46,7 @@ pub mod process;
 pub mod routing;
 pub mod scheduling;
 pub mod threaded;
+pub mod traffic_control;
 pub mod watcher;
 pub mod xdp_link;
 

@@ -16,6 +16,7 @@
 
 #include "address.h"
 #include "conntrack.h"
+#include "hidden.h"
 #include "share.h"
 
 #define REVIEW_SHIFT (TICK_SHIFT + REVIEW_TICKS_SHIFT)
@@ -135,6 +136,7 @@ static __always_inline bool is_spared(struct xdp_md *ctx, const struct packet *p
 	struct allowance *allowance = bpf_map_lookup_elem(&allowances, &slot);
 
 	return !allowance || protection_of(packet, verdict, allowance) != PROTECTION_NONE ||
+	       may_be_for_hidden(IPPROTO_UDP, bpf_ntohs(verdict->port)) ||
 	       (flow_of(ctx, packet, verdict->source_port, verdict->port) & FLOW_TAKEN);
 }
 

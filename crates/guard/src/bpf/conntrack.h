@@ -81,7 +81,7 @@ __noinline int flow_of(struct xdp_md *ctx, const struct packet *packet, __u32 so
 }
 
 /*
- * Counts packets that look like the host's own and go on to other hosts, by one of each
+ * Counts packets that look like the host's own and go on to other hosts, or may, by one of each
  * FLOW_PARTS, and which one is left to chance: so no sender can have his own looked at.
  */
 static __always_inline void count_leaving(struct xdp_md *ctx, const struct packet *packet,
@@ -93,7 +93,8 @@ static __always_inline void count_leaving(struct xdp_md *ctx, const struct packe
 		return;
 	place = counters->unclaimed++ % FLOW_PARTS;
 	if (place == counters->looked_at &&
-	    flow_of(ctx, packet, verdict->source_port, verdict->port) & FLOW_LEAVES)
+	    (settings.hiding & MAY_LEAVE ||
+	     flow_of(ctx, packet, verdict->source_port, verdict->port) & FLOW_LEAVES))
 		counters->translated += FLOW_PARTS;
 	if (place == FLOW_PARTS - 1)
 		counters->looked_at = bpf_get_prandom_u32() % FLOW_PARTS;

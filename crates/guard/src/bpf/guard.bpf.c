@@ -29,7 +29,7 @@
  * tcp.h with backlog.h, connection.h, known_connection.h, cookie.h and transmit.h, fragment.h, channel.h (a socket's slot and books),
  * fairness.h with source_credit.h and known_source.h (whose packets an overloaded channel takes),
  * observing.h (how full a queue would be),
- * share.h and protection.h (shedding), closed_port.h and translation.h with conntrack.h; maps.h is what stays between two packets,
+ * share.h and protection.h (shedding), closed_port.h and translation.h with conntrack.h and hidden.h; maps.h is what stays between two packets,
  * and verifier.h is for the kernel's verifier.
  */
 #include <linux/bpf.h>

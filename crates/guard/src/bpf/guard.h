@@ -82,10 +82,12 @@ enum protection {
 enum port_property {
 	PROTECTED_TCP = 1,
 	PROTECTED_UDP = 2,
-	/* Others get its packets that are not found from here: bound above, a proxy, IPVS. */
+	/* Others get its packets that are not found from here: bound above, a proxy, IPVS, tc. */
 	HIDDEN_TCP = 4,
 	HIDDEN_UDP = 8,
-	HIDDEN_SOMEWHERE = 16, /* of no port: in `settings.hiding` */
+	/* Of no port: in `settings.hiding`. Others may take any packet, and send it to another host. */
+	HIDDEN_SOMEWHERE = 16,
+	MAY_LEAVE = 32,
 };
 
 enum limit {
@@ -401,7 +403,7 @@ struct settings {
 	__u8 fairness; /* an overloaded channel's packets are judged by source */
 	__u8 learning; /* who is served becomes known */
 	__u8 tracking; /* connection tracking knows connections */
-	__u8 hiding; /* HIDDEN_SOMEWHERE, and HIDDEN_TCP and HIDDEN_UDP if every port may be */
+	__u8 hiding; /* HIDDEN_SOMEWHERE, MAY_LEAVE, and HIDDEN_TCP and HIDDEN_UDP if every port may be */
 	__u8 steered; /* packets are handed to other CPUs before their socket is found (RPS) */
 	__u8 enslaved; /* the guarded interface belongs to a bridge, a bond or a VRF */
 	/* The guarded interface; no answer is sent before it is known (0). */

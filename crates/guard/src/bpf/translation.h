@@ -16,6 +16,7 @@
 #define PLIMSOLL_TRANSLATION_H
 
 #include "conntrack.h"
+#include "hidden.h"
 
 /* Times of evidence: some seconds since boot, and never 0. */
 static __always_inline __u16 evidence_time(void)
@@ -54,21 +55,6 @@ enum unknown_flow {
 	UNKNOWN_FLOW_TRANSLATED,
 	UNKNOWN_FLOW_FOR_HIDDEN, /* connection tracking need not be asked */
 };
-
-/*
- * Whether packets to a port may be for a socket that is bound to a device above this interface, for
- * a proxy to which a rule diverts, or for IPVS: the look-up from here finds a socket in its place.
- */
-static __always_inline bool may_be_for_hidden(__u32 protocol, __u32 port)
-{
-	__u8 bit = protocol == IPPROTO_TCP ? HIDDEN_TCP : HIDDEN_UDP;
-	__u8 *properties;
-
-	if (settings.hiding & bit)
-		return true;
-	properties = settings.hiding ? bpf_map_lookup_elem(&ports, &port) : NULL;
-	return properties && *properties & bit;
-}
 
 /*
  * Whether the flow of a packet for a slot's socket is to be asked for, which the socket refuses

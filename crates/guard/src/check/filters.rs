@@ -11,14 +11,14 @@ use std::io;
 use std::path::Path;
 
 use super::{Finding, Verdict, finding};
-use crate::owner::diag::Protocol;
+use crate::hidden::{Taker, Unguarded};
 
-/// Files of `/proc` that tell, from `root`; whether `nf_tables` has rules; and of which protocol
+/// Files of `/proc` that tell, from `root`; whether `nf_tables` has rules; and of which protocols
 /// others than sockets may take every packet.
 pub(super) fn filters(
     root: &Path,
     has_rules: &io::Result<bool>,
-    diverted: &BTreeSet<Protocol>,
+    unguarded: &BTreeSet<Unguarded>,
 ) -> Finding {
     let mut is_refused = false;
     let mut read = |path: &str| {
@@ -51,13 +51,14 @@ pub(super) fn filters(
     if read("net/ip_vs").lines().count() > 3 {
         found.push("IPVS has services".to_owned());
     }
-    for protocol in diverted {
-        let name = match protocol {
-            Protocol::Udp => "UDP",
-            Protocol::Tcp => "TCP",
+    for one in unguarded.iter().filter(|one| one.taker != Taker::Tc) {
+        let name = one.protocol().to_uppercase();
+        let taker = match one.taker {
+            Taker::Ipvs => "IPVS",
+            _ => "a rule (TPROXY, or one that sends elsewhere)",
         };
         found.push(format!(
-            "a rule (TPROXY) or IPVS may take packets for any {name} port, so no {name} queue is guarded: name ports or the interface in the rule"
+            "{taker} may take packets for any {name} port, so no {name} queue is guarded: name ports or the interface there"
         ));
     }
     if read("sys/net/ipv4/ip_forward").trim() == "1" {
@@ -81,6 +82,29 @@ pub(super) fn filters(
     )
 }
 
+/// What of tc may take packets that come in, if the kernel tells.
+pub(super) fn traffic_control(takers: &io::Result<BTreeSet<String>>) -> Finding {
+    let Ok(takers) = takers else {
+        let found = "only root can see whether tc takes packets that come in";
+        let guard = "guards no UDP queue and no listener where it may";
+        return finding("tc", Verdict::Unknown, found, guard);
+    };
+    if takers.is_empty() {
+        let found = "no program or action of tc takes packets that come in";
+        return finding("tc", Verdict::Ok, found, "needs no more");
+    }
+    let names: Vec<_> = takers.iter().map(String::as_str).collect();
+    finding(
+        "tc",
+        Verdict::Limited,
+        format!(
+            "tc may send packets that come in to other sockets or hosts: {}",
+            names.join(", ")
+        ),
+        "guards no UDP queue and no listener, unless `--trust-tc` says that sockets of this host lose no packets by it",
+    )
+}
+
 /// Programs that read packets without a socket for their port. A DHCP client has such a
 /// packet socket all the time on many hosts.
 pub(super) fn packet_readers(are_there: bool) -> Finding {
@@ -101,6 +125,7 @@ pub(super) fn packet_readers(are_there: bool) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::owner::diag::Protocol;
 
     fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
@@ -159,10 +184,17 @@ mod tests {
         let rules = filters(nothing.path(), &Ok(true), &BTreeSet::new());
         assert_eq!(rules.verdict, Verdict::Limited);
         assert_eq!(rules.found, "nf_tables has rules");
-        let diverted = BTreeSet::from([Protocol::Udp]);
+        let of = |taker| Unguarded {
+            protocol: Protocol::Udp,
+            taker,
+        };
+        let diverted = BTreeSet::from([of(Taker::PacketFilter)]);
         let diverted = filters(nothing.path(), &Ok(false), &diverted);
         assert_eq!(diverted.verdict, Verdict::Limited);
         assert!(diverted.found.contains("so no UDP queue is guarded"));
+        let by_tc = BTreeSet::from([of(Taker::Tc)]);
+        let elsewhere = filters(nothing.path(), &Ok(false), &by_tc);
+        assert_eq!(elsewhere.verdict, Verdict::Ok, "it has a line of its own");
         let refused = Err(io::ErrorKind::PermissionDenied.into());
         let unknown = filters(nothing.path(), &refused, &BTreeSet::new());
         assert_eq!(unknown.verdict, Verdict::Unknown);

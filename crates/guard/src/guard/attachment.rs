@@ -11,7 +11,7 @@ use super::Guard;
 use crate::cookies::Cookies;
 use crate::counters::{self, Outcome, Unseen};
 use crate::error::Error;
-use crate::hidden;
+use crate::hidden::Hidden;
 use crate::looks::Looks;
 use crate::presence::{Absence, Presence};
 use crate::regulator::Regulator;
@@ -113,7 +113,7 @@ impl Guard<'_> {
         self.regulator = Some(Regulator::start(interface)?);
         self.cookies = Some(Cookies::watch(ifindex, &self.program)?);
         self.tunnels = Some(Looks::begin(link::tunnel_protocols));
-        self.hidden = Some(Looks::begin(move || hidden::ports(ifindex)));
+        self.hidden = Some(Hidden::begin(ifindex));
         self.interface = Some(interface.to_owned());
         let config = self.config;
         self.configure(&config)?;

@@ -13,6 +13,15 @@ pub(crate) enum Protocol {
     Tcp,
 }
 
+impl Protocol {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
 /// A bound UDP socket or a TCP listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Socket {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::types::port_property;
-use crate::hidden;
+use crate::hidden::{self, Taker};
 use crate::owner::diag::Protocol;
 use crate::protection::{ProtectedPort, Transport};
 
@@ -63,11 +63,15 @@ impl Ports {
     }
 }
 
-/// Whether some ports have hidden sockets, and those of which protocol all may have.
+/// Whether some ports have hidden sockets, and those of which protocol all may have; and whether
+/// what comes for any may be for other hosts.
 pub(super) fn hiding(ports: &hidden::Ports) -> u8 {
-    let every = ports.every.iter().map(|protocol| hidden_of(*protocol));
+    let every = ports.every.iter().map(|one| hidden_of(one.protocol));
     let some = (!ports.some.is_empty()).then_some(port_property::HIDDEN_SOMEWHERE);
-    every.chain(some).fold(0, |bits, bit| bits | bit.0 as u8)
+    let by_tc = ports.every.iter().any(|one| one.taker == Taker::Tc);
+    let leaves = by_tc.then_some(port_property::MAY_LEAVE);
+    let all = every.chain(some).chain(leaves);
+    all.fold(0, |bits, bit| bits | bit.0 as u8)
 }
 
 fn hidden_of(protocol: Protocol) -> port_property {

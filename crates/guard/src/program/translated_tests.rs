@@ -15,6 +15,8 @@ use plimsoll_packets::frame::{Fragment, Packet, TcpFlags};
 
 use super::test_host::{HOST, UDP_PORT, from, unread_server, with_guard};
 use super::*;
+use crate::hidden::{Taker, Unguarded};
+use crate::owner::diag::Protocol;
 use crate::{Guard, Outcome};
 
 /// The host's, beside loopback.
@@ -137,6 +139,22 @@ fn only_what_is_translated_and_goes_on_is_counted() {
         }
         for port in [CLOSED, REDIRECTED, ANSWERED] {
             assert_eq!(translated(guard, &to(port), FRAMES), 0, "{port}");
+        }
+    });
+}
+
+/// A program of tc may translate as well, and connection tracking knows nothing of it. What a rule
+/// has for a proxy of this host goes on to nobody.
+#[test]
+fn what_tc_may_send_on_is_counted_without_connection_tracking() {
+    with_guard(|guard| {
+        let frame = from(HOST).udp(CLIENT, CLOSED, &[0; 16]);
+        for (taker, expected) in [(Taker::Tc, u64::from(FRAMES)), (Taker::PacketFilter, 0)] {
+            let mut hidden = hidden::Ports::default();
+            let protocol = Protocol::Udp;
+            hidden.every.insert(Unguarded { protocol, taker });
+            guard.program.set_hidden(&hidden).unwrap();
+            assert_eq!(translated(guard, &frame, FRAMES), expected, "{taker:?}");
         }
     });
 }

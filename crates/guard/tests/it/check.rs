@@ -45,7 +45,8 @@ fn an_interface_that_can_be_guarded_is_described() {
             "VLAN tags are taken out",
         );
         assert_finding(&check, "memory", Verdict::Ok, "possible CPUs");
-        assert_eq!(check.findings.len(), 23);
+        assert_finding(&check, "tc", Verdict::Ok, "no program or action of tc");
+        assert_eq!(check.findings.len(), 24);
     });
 }
 

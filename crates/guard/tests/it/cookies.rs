@@ -17,7 +17,7 @@ use plimsoll_packets::frame::{Packet, TcpFlags};
 
 use crate::common::peer::{Job, NOBODY_V6, OtherEnd, run, with_peer};
 use crate::common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener};
-use crate::common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip};
+use crate::common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip, nft};
 
 const CLIENTS: usize = 20;
 
@@ -490,9 +490,4 @@ fn where_connection_tracking_takes_whole_connections_only_nothing_is_answered() 
             assert_eq!(told(&guard), "by=stack reason=packet_filter");
         });
     });
-}
-
-fn nft(rules: &str) {
-    let status = Command::new("nft").arg(rules).status();
-    assert!(status.expect("nftables is installed").success(), "{rules}");
 }

@@ -22,3 +22,4 @@ mod old_pressure;
 mod owner;
 mod queues;
 mod steered;
+mod taken_by_tc;

@@ -4,64 +4,24 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, recv, setsockopt, socket};
 use nix::sys::socket::{MsgFlags, sockopt};
 use plimsoll_guard::{Guard, Kind, Outcome};
+use plimsoll_kernel::link;
 use plimsoll_kernel::pass_all::PassAll;
-use plimsoll_kernel::{link, namespace};
 use plimsoll_packets::frame::Packet;
 
 use crate::common::closed_port::{CLOSED, FRAMES, flood_closed_port, frame, guarded};
+use crate::common::other_namespace::Namespace;
 use crate::common::patient::{large_buffer, patient, received};
-use crate::common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, bridged, in_namespace, ip};
+use crate::common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, bridged, in_namespace, ip, nft};
 
 const INSIDE_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const POD_V4: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 2);
 const POD_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
-
-/// Runs in a namespace of its own until dropped.
-struct Namespace {
-    jobs: Option<Sender<Box<dyn FnOnce() + Send>>>,
-    thread: Option<JoinHandle<()>>,
-    tid: i32,
-}
-
-impl Namespace {
-    fn new() -> Self {
-        let (jobs, todo) = channel::<Box<dyn FnOnce() + Send>>();
-        let (sender, tid) = channel();
-        let thread = thread::spawn(move || {
-            let inside = move || {
-                sender.send(nix::unistd::gettid().as_raw()).unwrap();
-                todo.into_iter().for_each(|job| job());
-            };
-            namespace::in_new(inside).expect("a network namespace");
-        });
-        Self {
-            jobs: Some(jobs),
-            thread: Some(thread),
-            tid: tid.recv().unwrap(),
-        }
-    }
-
-    fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let (sender, result): (_, Receiver<T>) = channel();
-        let job = Box::new(move || drop(sender.send(job())));
-        self.jobs.as_ref().unwrap().send(job).unwrap();
-        result.recv().expect("the job did not panic")
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        drop(self.jobs.take());
-        drop(self.thread.take().map(JoinHandle::join));
-    }
-}
 
 /// A host behind this one, which forwards for it.
 fn inside() -> Namespace {
@@ -80,12 +40,6 @@ fn inside() -> Namespace {
     link::wait_until_sending("g0").unwrap();
     std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
     inside
-}
-
-fn nft(rules: &str) {
-    let output = Command::new("nft").arg(rules).output();
-    let output = output.expect("nftables is installed");
-    assert!(output.status.success(), "{output:?}");
 }
 
 /// More than a receive buffer of the default size holds.
@@ -280,7 +234,7 @@ fn what_goes_on_to_a_published_server_is_not_judged_by_a_full_socket_here() {
     });
 }
 
-/// A resolver's port is diverted to a proxy (TPROXY), while the resolver's own queue is full.
+/// A resolver's port is diverted to a proxy, while the resolver's own queue is full.
 fn diverted_to_a_proxy_loses_nothing(program: &str, rule: &str) {
     in_namespace(|| {
         if program == "nft" {
@@ -308,8 +262,13 @@ fn diverted_to_a_proxy_loses_nothing(program: &str, rule: &str) {
 
 #[test]
 fn what_a_rule_diverts_to_a_proxy_is_not_judged_by_a_full_socket_here() {
-    for ports in ["udp dport 53", "udp dport { 53, 123 }", "udp dport 1-1000"] {
-        let rule = format!("add rule ip m in iifname v0 {ports} tproxy to :6000");
+    for rule in [
+        "udp dport 53 tproxy to :6000",
+        "udp dport { 53, 123 } tproxy to :6000",
+        "udp dport 1-1000 tproxy to :6000",
+        "udp dport 53 udp dport set 6000",
+    ] {
+        let rule = format!("add rule ip m in iifname v0 {rule}");
         diverted_to_a_proxy_loses_nothing("nft", &rule);
     }
 }

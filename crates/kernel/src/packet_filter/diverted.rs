@@ -1,11 +1,14 @@
-//! Which ports rules divert to a transparent proxy (`tproxy`, or TPROXY of iptables). The
-//! proxy's socket gets the packets, whoever has the port that they were sent to.
+//! From which ports rules divert packets: to a transparent proxy (`tproxy`, or TPROXY of iptables),
+//! to another interface (`fwd`), or to another address or port, which they write into the packet.
+//! Whoever is there gets the packets, whoever has the port that they were sent to.
 //!
 //! A rule is taken for more than it diverts, and never for less: what it asks of ports, protocol
 //! and interface is read, and all else that it asks is ignored. So a rule of addresses or marks
 //! alone diverts every port.
 //!
-//! **Limits.** What earlier rules take out, or the one that goes to a rule's chain, is not read.
+//! **Limits.** What earlier rules take out (`accept`, `return`), or the one that goes to a rule's
+//! chain, is not read, nor to which device or hook a chain belongs: more ports are taken for diverted
+//! than are.
 
 mod legacy;
 mod sets;
@@ -17,8 +20,8 @@ use std::ops::RangeInclusive;
 
 use netlink_bindings::nftables::{
     CmpOps, ExprOps, IterableExprAttrs, IterableExprCmpAttrs, IterableExprLookupAttrs,
-    IterableRangeAttrs, IterableRuleAttrs, LookupFlags, MetaKeys, Nfgenmsg, PayloadBase, RangeOps,
-    Request,
+    IterableExprPayloadAttrs, IterableRangeAttrs, IterableRuleAttrs, LookupFlags, MetaKeys,
+    Nfgenmsg, PayloadBase, RangeOps, Request,
 };
 
 use super::{EVERY, Ports, generation};
@@ -285,9 +288,35 @@ fn is_name(own: &str, value: &[u8]) -> bool {
 fn diverts(expression: &IterableExprAttrs<'_>) -> bool {
     match expression.get_data() {
         Ok(ExprOps::Tproxy(_)) => true,
+        Ok(ExprOps::Payload(payload)) => writes_destination(&payload),
         Ok(ExprOps::Target(target)) => target
             .get_name()
             .is_ok_and(|name| name.to_bytes() == x_tables::TARGET),
+        _ => expression
+            .get_name()
+            .is_ok_and(|name| name.to_bytes() == b"fwd"),
+    }
+}
+
+/// Whether it writes to where a packet has the destination's port or address, of IPv4 or IPv6.
+fn writes_destination(payload: &IterableExprPayloadAttrs<'_>) -> bool {
+    const IPV4: std::ops::Range<u32> = 16..20;
+    const IPV6: std::ops::Range<u32> = 24..40;
+    if payload.get_sreg().is_err() {
+        return false;
+    }
+    let (Ok(base), Ok(from), Ok(length)) =
+        (payload.get_base(), payload.get_offset(), payload.get_len())
+    else {
+        return true;
+    };
+    let reaches =
+        |to: &std::ops::Range<u32>| from < to.end && from.saturating_add(length) > to.start;
+    match base {
+        base if base == PayloadBase::TransportHeader as u32 => {
+            reaches(&(PORT.start as u32..PORT.end as u32))
+        }
+        base if base == PayloadBase::NetworkHeader as u32 => [IPV4, IPV6].iter().any(reaches),
         _ => false,
     }
 }
@@ -369,7 +398,54 @@ mod tests {
             let seen = of(&format!("{rule} tproxy to :6000"));
             assert_eq!(seen, expected.into_iter().collect(), "{rule}");
         }
-        assert_eq!(of("udp dport 53 accept"), HashSet::new());
+        for rule in [
+            "accept",
+            "ip dscp set cs1",
+            "udp sport set 9",
+            "ip saddr set 198.18.0.9",
+        ] {
+            assert_eq!(
+                of(&format!("udp dport 53 {rule}")),
+                HashSet::new(),
+                "{rule}"
+            );
+        }
+    }
+
+    #[test]
+    fn so_are_those_from_which_a_rule_sends_elsewhere() {
+        for action in ["udp dport set 5353", "ip daddr set 198.18.0.9"] {
+            let seen = of(&format!("udp dport 53 {action}"));
+            assert_eq!(seen, HashSet::from([(UDP, 53..=53)]), "{action}");
+        }
+        let seen = namespace::in_new(|| {
+            run("nft", "add table netdev t");
+            run(
+                "nft",
+                "add chain netdev t c { type filter hook ingress device lo priority 0; }",
+            );
+            run("nft", "add rule netdev t c udp dport 53 fwd to lo");
+            ports(&[(1, "lo".to_owned())]).unwrap()
+        });
+        assert_eq!(seen.unwrap(), HashSet::from([(UDP, 53..=53)]));
+    }
+
+    /// An operator lets some through before a rule that diverts. More is taken for diverted than is,
+    /// and never less.
+    #[test]
+    fn what_an_earlier_rule_takes_out_is_not_read() {
+        let seen = namespace::in_new(|| {
+            for line in [
+                "add table ip t",
+                "add chain ip t c { type filter hook prerouting priority -150; }",
+                "add rule ip t c udp dport 53 ip saddr 198.18.0.0/16 return",
+                "add rule ip t c udp dport 0-1023 tproxy to :6000",
+            ] {
+                run("nft", line);
+            }
+            ports(&[(1, "lo".to_owned())]).unwrap()
+        });
+        assert_eq!(seen.unwrap(), HashSet::from([(UDP, 0..=1023)]));
     }
 
     #[test]

@@ -68,6 +68,14 @@ pub(crate) struct Args {
     /// Cost: connections made by such a cookie lack most TCP options; the stack's own cost it far more time.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
     pub(super) syn_cookies: Option<bool>,
+    /// Programs and actions of tc at this interface take no packets from sockets of this host
+    ///
+    /// Unless given, no UDP queue and no listener is guarded while there are some that could: a BPF
+    /// program of tcx or clsact, a redirection (not to an `ifb`), a translation.
+    ///
+    /// Cost: if one does take packets for a port whose socket here is full, they are discarded.
+    #[arg(long)]
+    pub(super) trust_tc: bool,
     /// Whose packets are discarded when a channel is overloaded
     ///
     /// Cost: by sources, 20 to 180 ns for each packet of such a channel, and up to 6 MiB of memory per CPU.
@@ -335,6 +343,7 @@ impl Args {
             delay_target: (self.delay_target_ms > 0)
                 .then(|| Duration::from_millis(self.delay_target_ms.into())),
             fairness: self.fairness.into(),
+            trust_tc: self.trust_tc,
         }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod assembled;
 pub(crate) mod closed_port;
 pub(crate) mod connection;
 pub(crate) mod notes;
+pub(crate) mod other_namespace;
 pub(crate) mod packets_host;
 pub(crate) mod patient;
 pub(crate) mod peer;
@@ -88,6 +89,13 @@ pub(crate) fn ip(words: &str) {
         "ip {words}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Gives `nft` these rules.
+pub(crate) fn nft(rules: &str) {
+    let output = Command::new("nft").arg(rules).output();
+    let output = output.expect("nftables is installed");
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// A packet from the peer to the host, in the family of `host`.

@@ -48,7 +48,7 @@ const fn case(
     }
 }
 
-pub(super) const CASES: [Case; 33] = [
+pub(super) const CASES: [Case; 34] = [
     case(
         "high-watermark",
         "80",
@@ -87,6 +87,7 @@ pub(super) const CASES: [Case; 33] = [
         "0",
         &[],
     ),
+    case("trust-tc", "true", |a| a.guard.trust_tc, "1", &[]),
     case(
         "fairness",
         "\"off\"",
