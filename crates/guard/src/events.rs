@@ -1,10 +1,11 @@
 //! What happened, as lines for a log: overload and shedding begin and end, others answer
-//! SYNs, channels become saturated and are relieved.
+//! SYNs, no socket of a protocol is guarded, channels become saturated and are relieved.
 //!
 //! A saturated channel discards and admits by turns many times a second, so it
 //! counts as relieved only after a while without a discard. A flood of many
 //! ports makes few lines: beyond a number per reading they are only counted.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use plimsoll_core::demux::Kind;
 
 use crate::by_channel::ByChannel;
 use crate::counters::Channel;
+use crate::hidden::Unguarded;
 use crate::status::Snapshot;
 use crate::syn_cookies::SynCookies;
 
@@ -37,6 +39,10 @@ pub enum Event {
     Shedding(bool),
     /// Who answers SYNs past a full SYN queue from now on.
     SynCookies(SynCookies),
+    /// No socket of a protocol is guarded from now on …
+    Unguarded(Unguarded),
+    /// … or they are again, for all that this one does.
+    Guarded(Unguarded),
     /// A channel discards from now on, or has not for a while.
     Saturated {
         /// The channel.
@@ -55,6 +61,8 @@ impl fmt::Display for Event {
             Self::Shedding(true) => write!(f, "event=shedding_began"),
             Self::Shedding(false) => write!(f, "event=shedding_ended"),
             Self::SynCookies(decided) => write!(f, "event=syn_cookies {decided}"),
+            Self::Unguarded(one) => write!(f, "event=unguarded {one}"),
+            Self::Guarded(one) => write!(f, "event=guarded {one}"),
             Self::Saturated {
                 channel: (kind, address, port),
                 is_saturated,
@@ -80,6 +88,7 @@ pub struct Events {
     /// What was told of SYN cookies last, and since when a passing state holds.
     syn_cookies: SynCookies,
     passing_since: Option<Instant>,
+    unguarded: BTreeSet<Unguarded>,
     channels: ByChannel<State>,
 }
 
@@ -97,6 +106,7 @@ impl Default for Events {
             shedding: false,
             syn_cookies: SynCookies::DRIVER,
             passing_since: None,
+            unguarded: BTreeSet::new(),
             channels: ByChannel::default(),
         }
     }
@@ -117,6 +127,11 @@ impl Events {
         }
         let decided = snapshot.syn_cookies.unwrap_or(self.syn_cookies);
         events.extend(self.on_syn_cookies(decided, now));
+        let unguarded = snapshot.unguarded.difference(&self.unguarded);
+        events.extend(unguarded.map(|one| Event::Unguarded(*one)));
+        let guarded = self.unguarded.difference(&snapshot.unguarded);
+        events.extend(guarded.map(|one| Event::Guarded(*one)));
+        self.unguarded.clone_from(&snapshot.unguarded);
         let mut changed = Vec::new();
         self.channels
             .carry(&snapshot.counters.channels, |channel, before| {
@@ -171,6 +186,8 @@ fn next(channel: &Channel, before: Option<State>, now: Instant) -> (State, Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hidden::Taker;
+    use crate::owner::diag::Protocol;
 
     fn lines(events: &mut Events, snapshot: &Snapshot, now: Instant) -> Vec<String> {
         let events = events.on_reading(snapshot, now);
@@ -254,6 +271,30 @@ mod tests {
         let unread = "event=syn_cookies by=stack reason=filter_unread";
         assert_eq!(told(52, "stack", "filter_unread"), unread);
         assert_eq!(told(53, "stack", "filter_unread"), "");
+    }
+
+    #[test]
+    fn that_no_socket_is_guarded_begins_and_ends_once() {
+        let mut events = Events::default();
+        let mut told = |unguarded: &[Unguarded]| {
+            let mut snapshot = channels(0);
+            snapshot.unguarded.extend(unguarded);
+            lines(&mut events, &snapshot, Instant::now())
+        };
+        let [rules, tc] = [Taker::PacketFilter, Taker::Tc].map(|taker| Unguarded {
+            protocol: Protocol::Udp,
+            taker,
+        });
+        assert_eq!(told(&[]), [""; 0]);
+        let of_rules = "event=unguarded protocol=udp taker=packet_filter";
+        assert_eq!(told(&[rules]), [of_rules]);
+        assert_eq!(told(&[rules]), [""; 0]);
+        let changed = [
+            "event=unguarded protocol=udp taker=tc",
+            "event=guarded protocol=udp taker=packet_filter",
+        ];
+        assert_eq!(told(&[tc]), changed);
+        assert_eq!(told(&[]), ["event=guarded protocol=udp taker=tc"]);
     }
 
     #[test]

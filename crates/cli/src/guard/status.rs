@@ -112,6 +112,9 @@ pub(super) fn table(status: &Status) -> String {
     if let Some(cookies) = words::syn_cookies(status) {
         text += &format!("{cookies}\n");
     }
+    if let Some(unguarded) = words::unguarded(status) {
+        text += &format!("{unguarded}\n");
+    }
     if let Some(most) = words::most_offered(status) {
         text += &format!("most offered: {most}\n");
     }

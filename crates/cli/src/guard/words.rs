@@ -106,6 +106,15 @@ pub(super) fn syn_cookies(status: &Status) -> Option<String> {
     Some(format!("SYN cookies by: {} ({reason})", told.by))
 }
 
+/// The protocols of which no socket is guarded, and why; `None` if there is none.
+pub(super) fn unguarded(status: &Status) -> Option<String> {
+    let all = status.unguarded.iter();
+    let all = all.map(|one| format!("{} ({})", one.protocol.to_uppercase(), one.taker));
+    let all: Vec<_> = all.collect();
+    let since = "NOT GUARDED, since others may take their packets: ";
+    (!all.is_empty()).then(|| format!("{since}{}", all.join(", ")))
+}
+
 /// Whose packets are most of all that is offered: a channel, or a kind whose
 /// packets are for no channel or for many. `None` while nothing is offered.
 pub(super) fn most_offered(status: &Status) -> Option<String> {

@@ -346,6 +346,7 @@ impl Work for Guarded<'_> {
             standing_by,
             attachments: self.guard.attachments(),
             syn_cookies: self.guard.syn_cookies(),
+            unguarded: self.guard.unguarded().clone(),
             governor,
         })
     }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::governor;
+use crate::hidden::Unguarded;
 use crate::ledger::Ledger;
 use crate::owner::Owner;
 use crate::sources::Heaviest;
@@ -61,6 +62,9 @@ pub struct Status {
     /// Who answers SYNs past a full SYN queue with cookies; `None` of a guard that does not tell.
     #[serde(default)]
     pub syn_cookies: Option<SynCookiesStatus>,
+    /// The protocols of which no socket is guarded; empty of a guard that does not tell.
+    #[serde(default)]
+    pub unguarded: Vec<UnguardedStatus>,
     /// Seconds that the rates are of.
     pub interval_s: f64,
     /// All packets by kind; kinds without a packet are left out.
@@ -121,6 +125,24 @@ impl From<SynCookies> for SynCookiesStatus {
         Self {
             by: decided.by.to_owned(),
             reason: decided.reason.to_owned(),
+        }
+    }
+}
+
+/// That no socket of a protocol is guarded, since somebody may take the packets of every port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnguardedStatus {
+    /// `udp` or `tcp`.
+    pub protocol: String,
+    /// Who may take its packets: `packet_filter`, `ipvs` or `tc`.
+    pub taker: String,
+}
+
+impl From<&Unguarded> for UnguardedStatus {
+    fn from(unguarded: &Unguarded) -> Self {
+        Self {
+            protocol: unguarded.protocol().to_owned(),
+            taker: unguarded.taker().to_owned(),
         }
     }
 }

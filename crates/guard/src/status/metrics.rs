@@ -11,6 +11,7 @@ mod sources;
 mod tests;
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ use super::server::Answers;
 use crate::by_channel::ByChannel;
 use crate::counters::{Channel, Outcome, Packets};
 use crate::governor;
+use crate::hidden::Unguarded;
 use crate::ledger::{Ledger, Stage};
 use crate::syn_cookies::SynCookies;
 
@@ -124,6 +126,7 @@ impl Exporter {
             attachments: snapshot.attachments,
             governor: snapshot.governor,
             syn_cookies: snapshot.syn_cookies,
+            unguarded: snapshot.unguarded.clone(),
             totals: counters.totals,
             charged_ns: counters.charged_ns,
             channels_total: counters.channels.len(),
@@ -191,6 +194,7 @@ struct Sample {
     attachments: u64,
     governor: governor::Status,
     syn_cookies: Option<SynCookies>,
+    unguarded: BTreeSet<Unguarded>,
     totals: [Packets; Kind::ALL.len()],
     charged_ns: [u64; Kind::ALL.len()],
     channels_total: usize,
@@ -328,6 +332,19 @@ impl Sample {
         counter(&mut family, &self.labels(&[]), &self.governor.switches)
     }
 
+    fn encode_unguarded(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "1 while no socket of a protocol is guarded, since others may take its packets";
+        let kind = MetricType::Gauge;
+        let mut family = encoder.encode_descriptor("unguarded", help, None, kind)?;
+        for protocol in ["udp", "tcp"] {
+            let mut unguarded = self.unguarded.iter();
+            let is_unguarded = unguarded.any(|one| one.protocol() == protocol);
+            let labels = self.labels(&[("protocol", protocol)]);
+            gauge(&mut family, &labels, f64::from(u8::from(is_unguarded)))?;
+        }
+        Ok(())
+    }
+
     fn encode_one(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -354,6 +371,7 @@ impl Collector for Sample {
         self.encode_one(encoder, "channels_exported", help, None, exported)?;
         self.encode_ledger(encoder)?;
         self.encode_governor(encoder)?;
+        self.encode_unguarded(encoder)?;
         let help = "1 while no program is attached and the guard waits for overload, else 0";
         let standing_by = f64::from(u8::from(self.standing_by));
         self.encode_one(encoder, "standing_by", help, None, standing_by)?;

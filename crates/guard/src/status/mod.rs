@@ -20,7 +20,7 @@ use plimsoll_core::demux::Kind;
 
 pub use document::{
     ChannelStatus, ClassStatus, GovernorStatus, KindStatus, Request, Sort, SourcesStatus, Status,
-    SynCookiesStatus,
+    SynCookiesStatus, UnguardedStatus,
 };
 pub use error::StatusError;
 pub use metrics::serve_metrics;

@@ -2,7 +2,7 @@
 //! and order.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use plimsoll_core::demux::Kind;
@@ -13,6 +13,7 @@ use super::document::{
 use crate::by_channel::ByChannel;
 use crate::counters::{Channel, Counters, Outcome, Packets};
 use crate::governor;
+use crate::hidden::Unguarded;
 use crate::ledger::Ledger;
 use crate::program::SourcesReader;
 use crate::sources::{Class, Judged, Sources};
@@ -93,6 +94,8 @@ pub struct Snapshot {
     pub governor: governor::Status,
     /// Who answers SYNs past a full SYN queue; `None` unless attached.
     pub syn_cookies: Option<SynCookies>,
+    /// The protocols of which no socket is guarded.
+    pub unguarded: BTreeSet<Unguarded>,
 }
 
 impl Snapshot {
@@ -131,6 +134,7 @@ impl Snapshot {
                 switches: 2,
             },
             syn_cookies: Some(SynCookies::DRIVER),
+            unguarded: BTreeSet::new(),
         }
     }
 }
@@ -191,6 +195,7 @@ impl Reader {
             attachments: snapshot.attachments,
             governor: (&snapshot.governor).into(),
             syn_cookies: snapshot.syn_cookies.map(Into::into),
+            unguarded: snapshot.unguarded.iter().map(Into::into).collect(),
             uptime_s: now.duration_since(self.started).as_secs_f64(),
             interval_s: interval.as_secs_f64(),
             kinds: self.kinds(counters, rate),

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use plimsoll_guard::ledger::{Fate, Ledger, Place, Stage};
 use plimsoll_guard::status::{
-    ChannelStatus, ClassStatus, GovernorStatus, KindStatus, SourcesStatus, Status, SynCookiesStatus,
+    ChannelStatus, ClassStatus, GovernorStatus, KindStatus, SourcesStatus, Status,
+    SynCookiesStatus, UnguardedStatus,
 };
 use plimsoll_guard::{Heaviest, Kind, Level, Outcome, Owner, OwnerProcess};
 
@@ -346,6 +347,13 @@ pub(super) fn syn_cookies(by: &str, reason: &str) -> Option<SynCookiesStatus> {
     })
 }
 
+pub(super) fn unguarded(protocol: &str, taker: &str) -> UnguardedStatus {
+    UnguardedStatus {
+        protocol: protocol.to_owned(),
+        taker: taker.to_owned(),
+    }
+}
+
 /// A guard in the middle of a flood.
 pub(super) fn overloaded() -> Status {
     let channels = channels();
@@ -366,6 +374,7 @@ pub(super) fn overloaded() -> Status {
             switches: 3,
         },
         syn_cookies: syn_cookies("driver", "no_objection"),
+        unguarded: Vec::new(),
         interval_s: 0.5,
         kinds: kinds(),
         channels_total: 1200,
@@ -407,6 +416,7 @@ pub(super) fn observing() -> Status {
             switches: 0,
         },
         syn_cookies: syn_cookies("stack", "link_refused"),
+        unguarded: vec![unguarded("udp", "packet_filter"), unguarded("tcp", "tc")],
         channels_total: channels().len(),
         ledger,
         ..overloaded()
@@ -423,6 +433,7 @@ pub(super) fn idle() -> Status {
         ledger: Ledger::default(),
         known_sources: 0,
         observe: false,
+        unguarded: Vec::new(),
         ..observing()
     }
 }

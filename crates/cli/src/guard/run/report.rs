@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
+use plimsoll_guard::status::UnguardedStatus;
 use plimsoll_guard::{
     Channel, Counters, Kind, Outcome, Packets, SourcesReader, SynCookies, governor, session,
 };
@@ -48,6 +49,7 @@ pub(super) struct Line {
     attachments: u64,
     governor: governor::Status,
     syn_cookies: Option<SynCookies>,
+    unguarded: Vec<UnguardedStatus>,
     #[serde(flatten)]
     counters: Counters,
     #[serde(skip)]
@@ -67,6 +69,7 @@ impl From<&session::Report<'_>> for Line {
             attachments: snapshot.attachments,
             governor: snapshot.governor,
             syn_cookies: snapshot.syn_cookies,
+            unguarded: snapshot.unguarded.iter().map(Into::into).collect(),
             counters: snapshot.counters.clone(),
             sources: snapshot.sources.clone(),
         }

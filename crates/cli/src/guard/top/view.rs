@@ -80,6 +80,7 @@ fn header(state: &State, interface: &str) -> Text<'static> {
     if let Some(status) = state.status() {
         text.push_line(mode(status));
         text.extend(words::syn_cookies(status));
+        text.extend(words::unguarded(status));
         text.push_line(most_offered(status).map_or_else(
             || "nothing is offered".to_owned(),
             |most| format!("most offered: {most}"),

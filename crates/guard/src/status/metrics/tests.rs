@@ -1,6 +1,8 @@
 //! Names, formats and bounds of what is exported.
 
 use super::*;
+use crate::hidden::Taker;
+use crate::owner::diag::Protocol;
 use crate::sources::{Class, Heaviest, Judged, Level, Sources};
 use crate::status::reader::Snapshot;
 
@@ -25,7 +27,12 @@ fn exporter(channels_max: usize) -> Exporter {
 
 #[test]
 fn names_and_labels_follow_the_conventions() {
-    let text = exporter(9).text(&counters([53]), Format::OpenMetrics);
+    let mut latest = counters([53]);
+    latest.snapshot.unguarded.insert(Unguarded {
+        protocol: Protocol::Udp,
+        taker: Taker::PacketFilter,
+    });
+    let text = exporter(9).text(&latest, Format::OpenMetrics);
     for line in [
         "# TYPE plimsoll_guard_packets counter",
         "plimsoll_guard_packets_total{interface=\"eth0\",kind=\"udp_socket\",outcome=\"admitted\"} 53",
@@ -35,6 +42,8 @@ fn names_and_labels_follow_the_conventions() {
         "plimsoll_guard_channel_occupancy_ratio{interface=\"eth0\",kind=\"udp_socket\",address=\"198.18.0.2\",port=\"53\"} 0.53",
         "plimsoll_guard_charged_cpu_seconds_total{interface=\"eth0\",kind=\"icmp\"} 0.0",
         "plimsoll_guard_syn_cookies_by_driver{interface=\"eth0\"} 1.0",
+        "plimsoll_guard_unguarded{interface=\"eth0\",protocol=\"udp\"} 1.0",
+        "plimsoll_guard_unguarded{interface=\"eth0\",protocol=\"tcp\"} 0.0",
         "plimsoll_guard_overload{interface=\"eth0\"} 0.0",
         "plimsoll_guard_network_share_ratio{interface=\"eth0\"} 0.25",
         "plimsoll_guard_mode_changes_total{interface=\"eth0\"} 2",
