@@ -273,24 +273,32 @@ impl<'obj> Guard<'obj> {
     /// The addresses cannot be read or stored.
     pub fn refresh(&mut self) -> Result<(), Error> {
         self.program.set_epoch(self.epoch());
-        self.refresh_cookies()?;
+        // What fails keeps nothing else from being taken over.
+        let cookies = self.refresh_cookies();
         if let Some(tunnels) = &mut self.tunnels {
             self.program
                 .set_tunnels(tunnels.on_interval(Instant::now()));
         }
-        if let Some(hidden) = &mut self.hidden {
-            let mut ports = hidden.on_interval(Instant::now());
-            if self.config.trust_tc {
-                ports.trust_tc();
-            }
-            self.program.set_hidden(&ports)?;
-            self.unguarded = ports.every;
-        }
+        let hidden = self.refresh_hidden();
         self.program.set_tracking(host::tracks_connections());
         self.program.set_steered(stack::has_steered());
         self.spare_packet_readers();
-        let addresses = local_addresses(self.interface.as_deref())?;
-        self.program.set_local_addresses(&addresses)
+        let addresses = local_addresses(self.interface.as_deref());
+        let addresses = addresses.and_then(|known| self.program.set_local_addresses(&known));
+        cookies.and(hidden).and(addresses)
+    }
+
+    fn refresh_hidden(&mut self) -> Result<(), Error> {
+        let Some(hidden) = &mut self.hidden else {
+            return Ok(());
+        };
+        let mut ports = hidden.on_interval(Instant::now());
+        if self.config.trust_tc {
+            ports.trust_tc();
+        }
+        let told = self.program.set_hidden(&ports);
+        self.unguarded = ports.every;
+        told
     }
 
     /// Whether connection tracking has come since the program was loaded, and tracks. True once.

@@ -91,13 +91,13 @@ impl<T: Clone + Default + Send + 'static> Looks<T> {
 
     /// Where the kernel refuses, what was known before may still be so.
     fn take(&mut self, (read, took): Read<T>, now: Instant) {
+        self.next = now + LOOK.max(took * REST);
+        self.soon = now + took * REST_AFTER_CHANGE;
         match read {
             Ok(read) => self.known = read,
             // What has changed is still to be read.
-            Err(_) => self.seen = None,
+            Err(_) => self.next = self.soon,
         }
-        self.next = now + LOOK.max(took * REST);
-        self.soon = now + took * REST_AFTER_CHANGE;
     }
 }
 
@@ -151,7 +151,8 @@ mod tests {
             let refused = Err(io::ErrorKind::Other.into());
             sizes.take((refused, Duration::from_secs(1)), later);
             assert_eq!(sizes.known.ipv4, Some(1400), "it may still be so");
-            assert_eq!(sizes.next, later + Duration::from_secs(1) * REST);
+            let rest = Duration::from_secs(1) * REST_AFTER_CHANGE;
+            assert_eq!(sizes.next, later + rest, "it is tried again soon");
         })
         .expect("this test makes a network namespace and needs root: run `sudo make test`");
     }
