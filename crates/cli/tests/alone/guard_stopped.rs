@@ -18,7 +18,9 @@ use plimsoll_testbed::blast::{Schedule, Spec, Transport};
 use plimsoll_testbed::server::{Config as ServerConfig, Kind, Server};
 use plimsoll_testbed::{Config, Host, Process, Testbed};
 
-use crate::common::overload::{await_report, flood, flooded, receive_on_test_cpu};
+use crate::common::overload::{
+    await_mode, await_report, busy_server, class_of, flood, flooded, receive_on_test_cpu, settings,
+};
 use crate::common::{PROGRAM, start_with};
 use crate::turn;
 
@@ -277,4 +279,60 @@ fn a_stopped_guard_keeps_to_full_queues_alone() {
         drop(stopped);
         await_outcomes(&mut reports, full, 1000);
     });
+}
+
+/// The part of its CPU that a process had meanwhile, by the scheduler's books.
+fn share_of(process: &Process, time: Duration) -> f64 {
+    let spent = || {
+        let stat = fs::read_to_string(format!("/proc/{}/schedstat", process.pid())).unwrap();
+        Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
+    };
+    let (before, at) = (spent(), Instant::now());
+    thread::sleep(time);
+    (spent() - before).as_secs_f64() / at.elapsed().as_secs_f64()
+}
+
+/// Where the guard is stopped while its polling thread comes before every process, nobody holds the
+/// thread back until the keeper does. Everything of the host is on one CPU, the keeper as well. Other
+/// processes may have the machine's time for a while, so the best of some tries counts.
+#[test]
+fn the_polling_thread_of_a_stopped_guard_leaves_a_process_its_time() {
+    const FIFO: u32 = 1;
+    const UNTIL_RELIEVED: Duration = Duration::from_millis(1500);
+    let _one = turn();
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    receive_on_test_cpu(&testbed);
+    let _server = busy_server(host, SERVER);
+    let computing = host.computing().own_session().spawn().unwrap();
+    let whole = flood(&testbed, SERVER..=SERVER, 600_000);
+    let (stock, _) = flooded(&testbed, &whole, || {
+        thread::sleep(SECOND);
+        share_of(&computing, 2 * SECOND)
+    });
+    let options = ["--interval-ms", "100", "--strategy", "thread"];
+    let (guard, mut reports) = start_with(host, &options);
+    receive_on_test_cpu(&testbed);
+    let mut shares = Vec::new();
+    let is_enough = |share: &f64| *share >= stock / 2.0;
+    flooded(&testbed, &whole, || {
+        for _ in 0..10 {
+            await_mode(&mut reports, "overload");
+            let stopped = Stopped::stop(&guard);
+            let threads = settings(host).1;
+            if threads.iter().any(|thread| class_of(*thread) == Some(FIFO)) {
+                shares.push(share_of(&computing, UNTIL_RELIEVED));
+            }
+            let began = Instant::now();
+            while !settings(host).1.is_empty() {
+                assert!(began.elapsed() < PATIENCE, "the keeper does nothing");
+                thread::sleep(Duration::from_millis(10));
+            }
+            drop(stopped);
+            if shares.iter().any(is_enough) {
+                break;
+            }
+        }
+    });
+    assert!(shares.iter().any(is_enough), "{shares:?}, stock {stock}");
 }
