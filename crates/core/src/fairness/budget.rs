@@ -8,12 +8,15 @@ use crate::time::{Instant, TICK_SHIFT};
 ///
 /// Packets in profile may overdraw it by one of [`OVERDRAWN_PARTS`]. One of [`KNOWN_PARTS`] of
 /// it is kept for known sources, who may come last. The next tick has as much less as was
-/// overdrawn. A channel whose packets no queue bounds gets them in parts, as they are due, once
-/// they are judged by source.
+/// overdrawn. Packets that came before a cut within their tick were allowed, and are no debt. A
+/// channel whose packets no queue bounds gets them in parts, as they are due, once they are
+/// judged by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
     tick: u32,
     packets: u32,
+    /// The most that they were in this tick.
+    packets_most: u32,
     /// What of them is due by now.
     due: u32,
     /// Admitted in this tick, and what the one before has overdrawn.
@@ -34,7 +37,7 @@ impl Budget {
         if self.tick != tick {
             let is_next = tick.wrapping_sub(self.tick) == 1;
             let before = if is_next { *self } else { Self::default() };
-            let overdrawn = before.admitted.saturating_sub(before.packets);
+            let overdrawn = before.admitted.saturating_sub(before.packets_most);
             *self = Self {
                 tick,
                 admitted: overdrawn,
@@ -44,20 +47,7 @@ impl Budget {
             };
         }
         self.packets = packets;
-        self.due = packets;
-    }
-
-    /// As [`Budget::allow`], where sources are not told apart: nobody overdraws, so what a smaller
-    /// share no longer covers does not burden the next tick.
-    pub fn allow_to_anybody(&mut self, packets: u32, now: Instant) {
-        let tick = tick_of(now);
-        if self.tick != tick {
-            *self = Self {
-                tick,
-                ..Self::default()
-            };
-        }
-        self.packets = packets;
+        self.packets_most = self.packets_most.max(packets);
         self.due = packets;
     }
 
@@ -81,7 +71,7 @@ impl Budget {
             occupancy: self.admitted,
             low: self.due,
             high: self.due,
-            full: self.due + self.packets / OVERDRAWN_PARTS,
+            full: self.due.saturating_add(self.packets / OVERDRAWN_PARTS),
             has_room: false,
         }
     }
@@ -142,7 +132,7 @@ mod tests {
             let now = Instant::from_nanos(0) + TICK * tick;
             (0..5)
                 .filter(|_| {
-                    budget.allow_to_anybody(packets, now);
+                    budget.allow(packets, now);
                     budget.take()
                 })
                 .count()
@@ -150,6 +140,30 @@ mod tests {
         // In the second tick the share is cut after it was taken.
         let ticks = [(7, 3), (7, 3), (8, 3), (8, 1), (9, 1)];
         assert_eq!(ticks.map(&mut taken), [3, 0, 3, 0, 1]);
+    }
+
+    /// The next hundred ticks had nothing for anybody else.
+    #[test]
+    fn a_cut_within_a_tick_is_no_debt() {
+        let at = |tick: u32| Instant::ZERO + TICK * tick;
+        let mut budget = Budget::default();
+        budget.allow(1000, at(7));
+        (0..1000).for_each(|_| budget.admit());
+        budget.allow(8, at(7));
+        assert!(!budget.has_room(), "this tick's are used up");
+        budget.allow(8, at(8));
+        assert_eq!(budget.admitted, 0);
+        // What those in profile overdraw of the smaller share still is one.
+        (0..10).for_each(|_| budget.admit());
+        budget.allow(8, at(9));
+        assert_eq!(budget.admitted, 2);
+    }
+
+    #[test]
+    fn any_number_of_packets_may_be_allowed() {
+        let mut budget = Budget::default();
+        budget.allow(u32::MAX, Instant::ZERO + TICK);
+        assert!(budget.as_queue().full == u32::MAX && budget.keeps_place_for_known());
     }
 
     /// At the beginning of a tick all of them came, faster than they were worked on.

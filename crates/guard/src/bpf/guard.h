@@ -317,7 +317,7 @@ struct channel {
 	__u8 strangers_passed_over; /* since the last one that was looked at */
 	__u8 turns; /* the last source that was looked at has turns */
 	/* While input is shed only: */
-	__u32 share_budget; /* packets that the channel may have in this tick */
+	__u32 share_budget; /* the most packets that the channel might have in this tick */
 	__u32 share_others; /* room for packets out of profile */
 	__u16 share_in_profile; /* in profile, whatever became of it */
 	__u16 share_known; /* admitted in places kept for known sources */

@@ -65,11 +65,16 @@ static __always_inline void begin_divided_tick(struct channel *channel, __u32 ti
 	__u32 overdrawn, in_profile;
 
 	channel->share_time = time;
-	if (!passed)
+	if (!passed) {
+		/* Packets that came before a cut were allowed, and are no debt. */
+		if (packets > channel->share_budget)
+			channel->share_budget = packets;
 		return;
+	}
 	overdrawn = is_next ? less(channel->share_packets, channel->share_budget) : 0;
 	in_profile = is_next ? channel->share_in_profile : 0;
 	channel->share_packets = overdrawn;
+	channel->share_budget = packets;
 	channel->share_others = less(packets, in_profile + overdrawn);
 	channel->share_in_profile = 0;
 	channel->share_known = 0;
@@ -124,7 +129,6 @@ static __always_inline enum outcome judge_sources_of_share(const struct packet *
 	__u32 now = coarse_tick();
 
 	begin_divided_tick(channel, time, packets);
-	channel->share_budget = packets;
 	if (!stays_pressed(channel, slot, now, channel->share_packets >= packets)) {
 		channel->share_packets++;
 		return OUTCOME_ADMITTED;

@@ -229,14 +229,17 @@ fn the_program_divides_a_share_as_core_does() {
         let mut budget = Budget::default();
         let mut random = fastrand::Rng::with_seed(7);
         let mut seen = [0_u32; 3];
-        for packets in [3, 20, 8, 1, 12, 5] {
-            for _ in 0..1000 {
-                if random.u32(..60) == 0 {
-                    std::thread::sleep(Duration::from_millis(random.u64(1..10)));
-                }
-                let verdict = pair.judge_shed(source(&mut random), &mut budget, packets);
-                seen[verdict as usize] += 1;
+        let mut packets = 3;
+        for _ in 0..6000 {
+            if random.u32(..60) == 0 {
+                std::thread::sleep(Duration::from_millis(random.u64(1..10)));
             }
+            // Within a tick, too.
+            if random.u32(..60) == 0 {
+                packets = [1, 3, 5, 8, 12, 20][random.usize(..6)];
+            }
+            let verdict = pair.judge_shed(source(&mut random), &mut budget, packets);
+            seen[verdict as usize] += 1;
         }
         assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
     });

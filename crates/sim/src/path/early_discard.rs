@@ -148,13 +148,10 @@ impl EarlyDiscard {
         }
         let budget = &mut cpu.budgets[to];
         let (packets, now) = self.ticks.share(self.shares[to], host.now);
-        match (
-            self.sources.are_fair(),
-            host.endpoints[to].threads.is_empty(),
-        ) {
-            (false, _) => budget.allow_to_anybody(packets, now),
-            (true, false) => budget.allow(packets, now),
-            (true, true) => budget.allow_in_parts(packets, now),
+        let is_unbounded = host.endpoints[to].threads.is_empty();
+        match self.sources.are_fair() && is_unbounded {
+            true => budget.allow_in_parts(packets, now),
+            false => budget.allow(packets, now),
         }
         self.sources.admit_shed(host, packet, budget)
     }
@@ -321,7 +318,7 @@ mod tests {
             let (packets, now) = ticks.share(SHARE, *now);
             match in_parts {
                 true => budget.allow_in_parts(packets, now),
-                false => budget.allow_to_anybody(packets, now),
+                false => budget.allow(packets, now),
             }
             budget.take()
         });
