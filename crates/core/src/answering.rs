@@ -138,8 +138,8 @@ impl Answering {
         if seen.refused > 0 {
             return self.stop(Answerer::Refused, now);
         }
-        self.passed += seen.passed;
-        self.taken += seen.taken;
+        self.passed = self.passed.saturating_add(seen.passed);
+        self.taken = self.taken.saturating_add(seen.taken);
         if self.passed >= PASSED_MIN {
             if self.taken < self.passed / 2 {
                 return self.stop(Answerer::NotTaken, now);
@@ -150,7 +150,7 @@ impl Answering {
         if seen.returned > 0 {
             self.break_silence();
         } else if seen.answered > 0 {
-            self.silent_answers += seen.answered;
+            self.silent_answers = self.silent_answers.saturating_add(seen.answered);
             let since = *self.silent_since.get_or_insert(now);
             let lasted = now.saturating_since(since) >= self.silence;
             if lasted && self.silent_answers >= SILENT_ANSWERS {

@@ -88,7 +88,7 @@ impl Watermarks {
     #[must_use]
     pub fn room_for(capacity: u32, packets: u32) -> Self {
         Self {
-            inhibit_at: (capacity + 1).saturating_sub(packets).max(1),
+            inhibit_at: capacity.saturating_add(1).saturating_sub(packets).max(1),
             allow_at: None,
         }
     }

@@ -124,7 +124,8 @@ impl CpuLimitConfig {
     }
 
     fn used_max_ns(&self) -> u64 {
-        self.allowance_ns() * (1 + u64::from(self.debt_periods))
+        let periods = 1 + u64::from(self.debt_periods);
+        self.allowance_ns().saturating_mul(periods)
     }
 }
 

@@ -60,9 +60,10 @@ impl Backlog {
     /// a place in the accept queue.
     fn for_syn(&self, known: bool) -> Queue {
         let occupancy = if self.is_accept_queue_full() || self.is_syn_queue_full() {
-            self.capacity + 1
+            self.capacity.saturating_add(1)
         } else if self.is_behind() {
-            (self.accept_queue + self.syn_queue).min(self.capacity)
+            let both = self.accept_queue.saturating_add(self.syn_queue);
+            both.min(self.capacity)
         } else {
             self.syn_queue
         };
@@ -85,7 +86,7 @@ impl Backlog {
             occupancy,
             low: high,
             high,
-            full: self.capacity - kept + 1,
+            full: (self.capacity - kept).saturating_add(1),
             // Its last places are kept from the first SYN on.
             has_room: false,
         }

@@ -51,13 +51,13 @@ impl Losses {
         config: &FidelityConfig,
         now: Instant,
     ) -> Option<Fraction> {
-        self.lost += lost;
-        self.seen += seen;
+        self.lost = self.lost.saturating_add(lost);
+        self.seen = self.seen.saturating_add(seen);
         let since = *self.since.get_or_insert(now);
         if now.saturating_since(since) < config.losses_window {
             return None;
         }
-        let (lost, all) = (self.lost, self.lost + self.seen);
+        let (lost, all) = (self.lost, self.lost.saturating_add(self.seen));
         (self.since, self.lost, self.seen) = (Some(now), 0, 0);
         let ppm = u128::from(lost) * 1_000_000 / u128::from(all.max(1));
         // At most a million.
@@ -92,7 +92,7 @@ impl Losses {
         let from = tried.from;
         self.tried = None;
         self.not_before = Some(now + self.pause);
-        self.pause = (self.pause * 2).min(config.improve_dwell_max);
+        self.pause = self.pause.saturating_mul(2).min(config.improve_dwell_max);
         Some(from)
     }
 

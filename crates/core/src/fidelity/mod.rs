@@ -318,7 +318,9 @@ impl FidelityControl {
         if let Some(improved) = self.improved_at.take() {
             let too_early = now.saturating_since(improved) <= self.wait;
             self.wait = if too_early {
-                (self.wait * 2).min(self.config.improve_dwell_max)
+                self.wait
+                    .saturating_mul(2)
+                    .min(self.config.improve_dwell_max)
             } else {
                 self.config.improve_dwell
             };

@@ -109,9 +109,10 @@ impl Instances {
         let (part, burst) = (frames_in(elapsed) / count, frames_in(BURST) / count);
         for instance in instances {
             if !self.is_held_off(instance.id) {
-                let excess = self.excess_of(instance.id) + instance.frames;
+                let excess = self.excess_of(instance.id);
+                let excess = excess.saturating_add(instance.frames);
                 let mut left = excess.saturating_sub(part);
-                if excess > part + burst {
+                if excess > part.saturating_add(burst) {
                     self.join(*instance);
                     left = 0;
                 }
@@ -327,6 +328,45 @@ mod tests {
         overload(&mut instances, &frames);
         assert_eq!(instances.held_off(), None);
         assert_eq!(instances.held_off.capacity(), capacity, "nothing allocated");
+        let mut instances = Instances::new();
+        let capacity = instances.excess.capacity();
+        let frames: Vec<_> = (0..=256).map(|id| (id, 1)).collect();
+        overload(&mut instances, &frames);
+        assert_eq!(instances.excess.capacity(), capacity, "nothing allocated");
+    }
+
+    #[test]
+    fn an_overload_begins_without_what_was_left_of_the_one_before() {
+        let mut instances = Instances::new();
+        // The other one is 263 frames beyond its part.
+        overload(&mut instances, &[(11, 3_000), (12, 165)]);
+        instances.on_interval(Mode::Interrupts, &[], 0, INTERVAL);
+        overload(&mut instances, &[(11, 3_000), (12, 100)]);
+        assert_eq!(held_off(&instances), Some(Vec::from([11])));
+    }
+
+    #[test]
+    fn who_is_held_off_leaves_its_part_to_the_others() {
+        let mut instances = Instances::new();
+        overload(&mut instances, &[(11, 3_000), (12, 0)]);
+        for _ in 0..1000 {
+            // All 33 in 10 ms are its own.
+            assert!(!overload(&mut instances, &[(11, 0), (12, 33)]));
+        }
+    }
+
+    #[test]
+    fn whoever_polls_an_instance_now_is_known() {
+        let mut instances = Instances::new();
+        let polled_by = |cpu| InstanceFrames {
+            id: 11,
+            cpu,
+            frames: 3_000,
+        };
+        for cpu in [0, 5] {
+            instances.on_interval(Mode::Overload, &[polled_by(cpu)], 0, INTERVAL);
+            assert_eq!(instances.held_off().unwrap()[0].cpu, cpu);
+        }
     }
 
     fn rates(instances: &Instances) -> Vec<(u32, u32, u64)> {

@@ -189,8 +189,9 @@ impl Spent {
     /// Receiving took `network` in a metered interval, for packets that should have
     /// taken `weight`.
     pub fn on_metered(&mut self, network: Duration, weight: Duration) {
-        self.lately_ns += span_nanos(network);
-        self.lately_weight_ns += span_nanos(weight);
+        self.lately_ns = self.lately_ns.saturating_add(span_nanos(network));
+        let weight_ns = span_nanos(weight);
+        self.lately_weight_ns = self.lately_weight_ns.saturating_add(weight_ns);
         if self.lately_weight_ns > WEIGHT_NS_MAX {
             self.lately_ns /= 2;
             self.lately_weight_ns /= 2;
@@ -258,9 +259,38 @@ mod tests {
             19,
             "each 51st"
         );
+        // A look each two seconds, which are 50 intervals, and the interval before it.
+        assert_eq!(
+            metered(&mut Metering::new(LIMITS), frames(1000), 0, 51 * 30),
+            30
+        );
         let mut bulk = Metering::new(LIMITS);
         let looked = metered(&mut bulk, frames(28_000), 0, 1000);
         assert!((70..=80).contains(&looked), "{looked} of 1000");
+        // As many as could reach the limit may.
+        let at_limit = metered(&mut Metering::new(LIMITS), frames(25_000), 0, 1000);
+        assert_eq!(at_limit, looked);
+    }
+
+    #[test]
+    fn discards_are_remembered_as_frames_are() {
+        let discards = |discarded_pps| Signs {
+            discarded_pps,
+            ..Signs::default()
+        };
+        let mut metering = Metering::new(LIMITS);
+        let mut next = |signs, n: u32| metering.on_interval(signs, Instant::ZERO + INTERVAL * n);
+        assert_eq!(next(discards(10_000), 0), Attention::Rest, "found calm");
+        assert_eq!(next(discards(12_500), 1), Attention::Rest);
+        assert_eq!(next(discards(12_501), 2), Attention::Alarm);
+        assert_eq!(
+            next(discards(6_000), 3),
+            Attention::Rest,
+            "found calm as well"
+        );
+        // Three quarters of what was calm before still count.
+        assert_eq!(next(discards(9_375), 4), Attention::Rest);
+        assert_eq!(next(discards(9_376), 5), Attention::Alarm);
     }
 
     #[test]

@@ -243,7 +243,7 @@ impl Model {
         }
         match best {
             Some((latency, _)) if latency > limits.latency_max.as_secs_f64() => {
-                let shortest = Duration::from_secs_f64(latency);
+                let shortest = span(latency);
                 Err(Infeasible::LatencyTooShort { shortest })
             }
             Some((_, setting)) => Ok(setting),
@@ -277,7 +277,7 @@ impl Model {
             return Err(self.rate_too_low(limits));
         }
         longest.ok_or_else(|| Infeasible::LatencyTooShort {
-            shortest: Duration::from_secs_f64(shortest),
+            shortest: span(shortest),
         })
     }
 
@@ -318,6 +318,11 @@ impl Model {
     fn cycle(&self, setting: Setting) -> f64 {
         setting.holdoff.as_secs_f64() + self.enter + self.dequeue * f64::from(setting.buffers)
     }
+}
+
+/// So many seconds; the longest span there is if they are more.
+fn span(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 fn approximate_latency(holdoff: f64, packets: f64, applied_pps: f64) -> f64 {

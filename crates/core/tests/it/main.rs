@@ -7,6 +7,7 @@ mod sources;
 mod commit_messages;
 mod documents;
 mod equal_lines;
+mod extremes;
 mod mechanisms;
 mod mutations;
 mod sizes;

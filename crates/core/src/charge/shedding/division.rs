@@ -63,7 +63,7 @@ impl Division {
         let is_protected = |members: &[u32]| party(demands, members[0]) == Party::Protected;
         // What is asked for beyond the guarantee competes with the others.
         let unguaranteed = |members: &[u32]| {
-            let demand: u64 = members.iter().map(|i| demands[*i as usize].packets).sum();
+            let demand = sum(members.iter().map(|i| &demands[*i as usize]));
             match is_protected(members) {
                 true => demand.saturating_sub(guarantee),
                 false => demand,
@@ -75,18 +75,14 @@ impl Division {
                 demand: unguaranteed(members),
             })
         };
-        let protected: u64 = demands
-            .iter()
-            .filter(|one| one.protected)
-            .map(|one| one.packets)
-            .sum();
+        let protected = sum(demands.iter().filter(|one| one.protected));
         let kept = protected.min(guarantee);
         let level = level_of(budget - kept, claims);
         for members in parties() {
             let allowed = if is_protected(members) {
                 let more = unguaranteed(members).min(level);
                 // A guarantee holds from the first packet of a burst on.
-                level.max(guarantee.max(kept + more))
+                level.max(guarantee.max(kept.saturating_add(more)))
             } else if members.len() > 1 {
                 level
             } else {

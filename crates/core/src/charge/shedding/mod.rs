@@ -198,6 +198,12 @@ pub struct Demand {
     pub protected: bool,
 }
 
+/// Packets of all of them.
+fn sum<'a>(demands: impl Iterator<Item = &'a Demand>) -> u64 {
+    let packets = demands.map(|demand| demand.packets);
+    packets.fold(0, u64::saturating_add)
+}
+
 /// What one CPU did in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuLoad<'a> {
@@ -418,7 +424,7 @@ impl Shedding {
             return false;
         }
         self.calm = if cpus.all(|cpu| self.is_calm(&cpu)) {
-            self.calm + load.elapsed
+            self.calm.saturating_add(load.elapsed)
         } else {
             Duration::ZERO
         };
@@ -437,7 +443,7 @@ impl Shedding {
         let Some(demands) = cpu.demands.filter(|_| !cpu.elapsed.is_zero()) else {
             return true;
         };
-        let wanted: u64 = demands.iter().map(|demand| demand.packets).sum();
+        let wanted = sum(demands.iter());
         wanted.saturating_sub(cpu.unshed()) < CALM.of(self.budget(cpu))
     }
 
