@@ -88,7 +88,9 @@
 //! has a share of few packets a second. Turns are not exact: of a crowd
 //! of 10,000 beyond the consumer's capacity nobody is forgotten in the model, but somebody waits
 //! for three to four turns within a minute. Where more sources are active than a table has
-//! entries, those of one set are one source. Under forged addresses only known sources
+//! entries, those of one set are one source. Entries keep 16 bits of a tick. Whoever comes back after
+//! 275 s, give or take its last wait, is taken for one that was never away: it waits once more, for
+//! half a second at most, or for its turn. Under forged addresses only known sources
 //! are better off than others; an unknown one gets the part of its network then.
 //!
 //! The guard's BPF program makes the same decision, in `fairness.h`, by the same

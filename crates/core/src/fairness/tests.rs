@@ -19,6 +19,7 @@ mod shed;
 mod spread;
 mod strangers;
 mod turns;
+mod wrapped;
 
 const KEYS: Keys = Keys([
     0x9e37_79b9_7f4a_7c15,
