@@ -33,8 +33,9 @@ impl TimerFd {
 
     /// [`Backup::arm`] for several threads: the kernel keeps them apart.
     pub(crate) fn arm_shared(&self, after: Duration) -> io::Result<()> {
-        // Zero would disarm it.
-        let after = TimeSpec::from_duration(after.max(Duration::from_nanos(1)));
+        // Zero would disarm it, and the kernel's seconds are signed.
+        let after = after.clamp(Duration::from_nanos(1), Duration::from_nanos(u64::MAX));
+        let after = TimeSpec::from_duration(after);
         let relative = TimerSetTimeFlags::empty();
         Ok(self.0.set(Expiration::OneShot(after), relative)?)
     }
@@ -110,5 +111,16 @@ mod tests {
         timer.cancel().unwrap();
         let mut ready = [PollFd::new(timer.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut ready, PollTimeout::from(5_u8)).unwrap(), 0);
+    }
+
+    /// The kernel had refused what its seconds do not hold.
+    #[test]
+    fn any_time_is_one_to_wait_for() {
+        let mut timer = TimerFd::new().unwrap();
+        for long in [Duration::MAX, Duration::from_secs(u64::MAX / 2 + 1)] {
+            timer.arm(long).unwrap();
+            let mut ready = [PollFd::new(timer.as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut ready, PollTimeout::ZERO).unwrap(), 0, "{long:?}");
+        }
     }
 }
