@@ -15,7 +15,6 @@ pub mod plot;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::thread;
 
 use serde::Serialize;
 
@@ -50,11 +49,18 @@ impl Machine {
             .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
             kernel: kernel.trim().to_owned(),
-            cpus: thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            cpus: online(&cpuinfo),
             model: model.map(|(_, name)| name.to_owned()),
             link,
         }
     }
+}
+
+/// The CPUs that `/proc/cpuinfo` lists: those that are online. (How many this thread may use, which
+/// std tells, is another number: benches pin their threads.)
+fn online(cpuinfo: &str) -> usize {
+    let cpus = cpuinfo.lines().filter(|line| line.starts_with("processor"));
+    cpus.count().max(1)
 }
 
 /// The middle of the values, the mean of both middles for an even number of
@@ -193,6 +199,11 @@ pub fn figure(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
+    use nix::sched::{CpuSet, sched_setaffinity};
+    use nix::unistd::Pid;
+
     use super::*;
 
     #[test]
@@ -238,5 +249,20 @@ mod tests {
     fn this_machine_has_a_kernel_and_a_cpu() {
         let machine = Machine::read(Some("veth"));
         assert!(!machine.kernel.is_empty() && machine.cpus > 0);
+    }
+
+    /// It was the CPUs that the asking thread may use, and benches pin their threads.
+    #[test]
+    fn all_cpus_count_also_where_one_may_not_use_them() {
+        let all = Machine::read(None).cpus;
+        let mut one = CpuSet::new();
+        one.set(0).unwrap();
+        let seen = thread::spawn(move || {
+            sched_setaffinity(Pid::from_raw(0), &one).unwrap();
+            Machine::read(None).cpus
+        });
+        assert_eq!(seen.join().unwrap(), all);
+        let text = "processor\t: 0\nmodel name\t: A\n\nprocessor\t: 3\n";
+        assert_eq!(online(text), 2);
     }
 }
