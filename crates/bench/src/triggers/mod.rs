@@ -5,6 +5,7 @@
 //! of its own, so that the cost of probing is a measured figure.
 
 mod curves;
+mod directory;
 mod document;
 mod table;
 mod workload;

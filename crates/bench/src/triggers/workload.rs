@@ -4,6 +4,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::net::UdpSocket;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,8 +15,8 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use plimsoll_testbed::http::{self, HttpLoad, Nginx};
 use plimsoll_testbed::{Error as TestbedError, Placement, Process, Testbed};
 use serde::Serialize;
-use tempfile::TempDir;
 
+use super::directory::Directory;
 use crate::Error;
 
 /// What keeps the machine busy while its trigger states are recorded.
@@ -189,11 +190,11 @@ pub(super) struct Workers {
     start: Instant,
     /// What one count of `done` is worth; nothing if it is no rate.
     worth: Option<f64>,
-    _directory: Option<TempDir>,
+    _directory: Option<Directory>,
 }
 
 impl Workers {
-    fn new(worth: Option<f64>, directory: Option<TempDir>) -> Self {
+    fn new(worth: Option<f64>, directory: Option<Directory>) -> Self {
         Self {
             stop: Arc::default(),
             done: Arc::default(),
@@ -246,12 +247,6 @@ fn io(action: &'static str) -> impl FnOnce(std::io::Error) -> Error {
 /// Not /tmp, which may be in memory.
 const ON_DISK: &str = "/var/tmp";
 
-/// Named by this process, so that whoever killed it knows what is left.
-fn directory() -> Result<TempDir, Error> {
-    let prefix = format!("plimsoll-triggers-{}-", std::process::id());
-    TempDir::with_prefix_in(prefix, ON_DISK).map_err(io("make a directory"))
-}
-
 const C_FILE: &str = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
     static int by_length(const void *a, const void *b) {\n\
     return (int)strlen(*(char **)a) - (int)strlen(*(char **)b); }\n\
@@ -259,7 +254,7 @@ const C_FILE: &str = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.
     for (int i = 0; i < count; i++) printf(\"%s\\n\", words[i]); return 0; }\n";
 
 fn build() -> Result<Workers, Error> {
-    let directory = directory()?;
+    let directory = Directory::create(Path::new(ON_DISK)).map_err(io("make a directory"))?;
     let source = directory.path().join("sort.c");
     fs::write(&source, C_FILE).map_err(io("write a C file"))?;
     let object = directory.path().join("sort.o");

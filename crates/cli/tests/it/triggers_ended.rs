@@ -90,6 +90,27 @@ fn an_interrupted_build_leaves_no_directory() {
     assert_eq!((code, said.as_str()), (Some(1), "plimsoll: interrupted\n"));
 }
 
+/// It stayed for good.
+#[test]
+fn what_a_killed_build_left_is_gone_with_the_next() {
+    let mut killed = Running::start("build");
+    let left = format!("plimsoll-triggers-{}-", killed.0.id());
+    killed.wait_for("its directory", |_| !names("/var/tmp", &left).is_empty());
+    killed.end(Signal::SIGKILL);
+    assert_eq!(
+        names("/var/tmp", &left).len(),
+        1,
+        "nobody was there to remove it"
+    );
+    let mut next = Running::start("build");
+    next.wait_for("its directory", |id| {
+        let own = format!("plimsoll-triggers-{id}-");
+        !names("/var/tmp", &own).is_empty()
+    });
+    assert_eq!(names("/var/tmp", &left), [""; 0]);
+    next.end(Signal::SIGTERM);
+}
+
 /// 64 MB, for ever.
 #[test]
 fn a_killed_reader_of_files_leaves_none() {
