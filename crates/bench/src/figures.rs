@@ -1,7 +1,7 @@
 //! Figures that several comparisons report, and how they are printed.
 
 use plimsoll_kernel::meter::CpuTime;
-use plimsoll_report::{Goal, Machine, goals_table, median};
+use plimsoll_report::{Goal, Machine, Side, goals_table, median};
 use plimsoll_testbed::ledger::Ledger;
 use plimsoll_testbed::probe;
 use serde::Serialize;
@@ -77,6 +77,40 @@ impl Bystander {
     pub fn loss(&self) -> f64 {
         self.lost as f64 / self.sent.max(1) as f64
     }
+
+    /// The 99th percentile of all probes, in microseconds; infinite where more than one in a
+    /// hundred had no answer. Below, it is that of those answered, which is at most a little less.
+    pub(crate) fn p99_of_all_us(&self) -> f64 {
+        match self.loss() > 0.01 {
+            true => f64::INFINITY,
+            false => self.p99_us,
+        }
+    }
+}
+
+/// A goal for a 99th percentile of all probes, or what it is divided by. A probe without an
+/// answer is worse than the slowest one, so runs without a percentile are the worst.
+pub(crate) fn p99_at_most(
+    id: impl Into<String>,
+    what: impl Into<String>,
+    most: f64,
+    unit: &'static str,
+    runs: Vec<f64>,
+) -> Goal {
+    let (all, middle) = (runs.len(), median(&runs));
+    let answered: Vec<f64> = runs.into_iter().filter(|run| !run.is_infinite()).collect();
+    let without = all - answered.len();
+    let goal = Goal::new(id, what, Side::AtMost, most, unit, answered);
+    if without == 0 {
+        return goal;
+    }
+    let why = format!("in {without} of {all} runs more than 1 % of the probes had no answer");
+    Goal {
+        measured: middle.filter(|middle| middle.is_finite()),
+        met: middle.map(|middle| middle <= most),
+        ..goal
+    }
+    .because(why)
 }
 
 /// A percentile of the latency of so many answers. Of none there is none: 0 would be the best.
@@ -182,8 +216,6 @@ pub(crate) fn grouped(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_report::Side;
-
     use super::*;
 
     /// It had a latency of 0, and met each goal that has a highest one.
@@ -215,6 +247,26 @@ mod tests {
         assert!(json["p50_us"].is_null(), "{json}");
         probed.answered = 4;
         assert_eq!(met(Bystander::of(&probed).p99_us), Some(true));
+    }
+
+    /// One that answered few of them at once had met a goal that those who answer all do not.
+    #[test]
+    fn a_probe_without_an_answer_is_worse_than_the_slowest_one() {
+        let of = |lost| Bystander {
+            sent: 1000,
+            lost,
+            p50_us: 50.0,
+            p99_us: 100.0,
+        };
+        let goal = |losses: &[u64]| {
+            let runs = losses.iter().map(|lost| of(*lost).p99_of_all_us());
+            let goal = p99_at_most("id", "what", 150.0, "µs", runs.collect());
+            (goal.measured, goal.met, goal.why.is_some())
+        };
+        assert_eq!(goal(&[0, 10, 0]), (Some(100.0), Some(true), false));
+        assert_eq!(goal(&[0, 900, 0]), (Some(100.0), Some(true), true));
+        assert_eq!(goal(&[11, 900, 0]), (None, Some(false), true));
+        assert_eq!(goal(&[]), (None, None, true));
     }
 
     #[test]

@@ -173,7 +173,7 @@ impl Udp {
 
     fn table(&self) -> String {
         let mut text = format!(
-            "UDP flood of one socket, MLFRR {} packets/s; a bystander echo on another port is probed\n\
+            "UDP flood of one socket, MLFRR {} packets/s; a bystander echo on another port is probed, p50 and p99 of those answered\n\
              {:>10} {:>6}{:>11}{:>8}{:>5}{:>5}{:>5}  {:>9}{:>9}{:>9}{:>9}\n",
             grouped(self.mlfrr_pps),
             "offered/s",

@@ -199,7 +199,7 @@ fn summary(case: &Case<(), Run>) -> BeyondCase {
 impl Beyond {
     pub(super) fn table(&self) -> String {
         let mut text = format!(
-            "the generator's maximum; discard capacity {} packets/s; clients connect to the ssh port\n\
+            "the generator's maximum; discard capacity {} packets/s; clients connect to the ssh port; latencies of those answered\n\
              {:>10} {:>6}{:>11}{:>8}{:>6}{:>7}{:>7}{:>9}{:>11}{:>9}{:>10}\n",
             grouped(self.discard_capacity_pps),
             "offered/s",

@@ -301,7 +301,7 @@ impl Outcome {
 impl Syns {
     pub(super) fn table(&self) -> String {
         let mut text = format!(
-            "SYN flood while {} serves kept connections, then new ones\n\
+            "SYN flood while {} serves kept connections, then new ones; latencies of those answered\n\
              {:>10} {:>10} {:>8}{:>12}{:>9}{:>11}{:>7}{:>9}{:>10}\n",
             self.server,
             "flood of",

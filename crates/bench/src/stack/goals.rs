@@ -9,7 +9,7 @@ use super::loaded::{BystanderRun, LoadedCase, WORK};
 use super::round_trip::{KERNEL_POLLING, OURS_POLLING};
 use super::rpc::{RpcRun, RpcWork, WORKS_US, Way};
 use super::{Dns, Figures, Part, Plan, RoundTrip, Side, SideCase, TcpCase, Udp};
-use crate::figures::percents_of;
+use crate::figures::{p99_at_most, percents_of};
 use crate::passing::{KEPT, OVERLOAD, PassingCase, PassingRun, at_overload, mlfrr_ratio};
 
 /// The client comes first on the generator's CPU, so somewhat less may be offered.
@@ -246,7 +246,8 @@ fn of_overload<'a>(work: u128, of: impl Fn(Side) -> Option<&'a LoadedCase>) -> V
 
 fn of_bystander(work: u128, case: Option<&LoadedCase>) -> [Goal; 2] {
     let runs: &[BystanderRun] = case.map_or(&[], |case| &case.bystander);
-    let slower = |run: &BystanderRun| run.flooded.p99_us / run.calm.p99_us.max(f64::EPSILON);
+    let slower =
+        |run: &BystanderRun| run.flooded.p99_of_all_us() / run.calm.p99_us.max(f64::EPSILON);
     let lost = |run: &BystanderRun| 100.0 * run.flooded.loss();
     let goal = |id: &str, what: &str, most, unit, value: &dyn Fn(&BystanderRun) -> f64| {
         let values: Vec<f64> = runs.iter().map(value).collect();
@@ -256,7 +257,7 @@ fn of_bystander(work: u128, case: Option<&LoadedCase>) -> [Goal; 2] {
         let offered = runs.iter().map(|run| run.multiple);
         let least_offered = offered.fold(f64::INFINITY, f64::min);
         if runs.is_empty() || least_offered >= OVERLOAD * KEPT {
-            return Goal::new(id, what, Bound::AtMost, most, unit, values);
+            return p99_at_most(id, what, most, unit, values);
         }
         let found = median(&values).unwrap_or(f64::NAN);
         Goal::new(id, what, Bound::AtMost, most, unit, Vec::new()).because(format!(
@@ -321,6 +322,13 @@ mod tests {
         let [p99, loss] = of_bystander(2, Some(&case));
         assert_eq!((p99.runs, p99.met), (vec![1.9, 1.5], Some(true)));
         assert_eq!((loss.runs, loss.met), (vec![0.0, 0.5], Some(false)));
+    }
+
+    #[test]
+    fn a_bystander_that_most_packets_of_are_lost_has_not_kept_its_p99() {
+        let case = case(vec![bystander(10.0, 150.0, 900)]);
+        let [p99, _] = of_bystander(2, Some(&case));
+        assert_eq!((p99.measured, p99.met), (None, Some(false)));
     }
 
     #[test]

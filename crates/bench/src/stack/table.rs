@@ -138,7 +138,7 @@ fn of_bystander(text: &mut String, work: u128, cases: &[&LoadedCase]) {
     }
     let _ = writeln!(
         text,
-        "\nClients of another endpoint, and of another program on the kernel's sockets, beside that sink ({work} µs of work)\n{:<13}{:>9}{:>22}{:>22}{:>10}",
+        "\nClients of another endpoint, and of another program on the kernel's sockets, beside that sink ({work} µs of work); p50 and p99 of answered probes\n{:<13}{:>9}{:>22}{:>22}{:>10}",
         "", "flood", "calm p50 / p99 µs", "flooded p50 / p99 µs", "lost"
     );
     for case in cases.iter().filter(|case| !case.bystander.is_empty()) {
