@@ -238,11 +238,11 @@ impl Knobs {
     /// Those that are meant, of an interface that there is.
     fn put_back_present(&mut self, is_meant: fn(&Setting) -> bool) -> Result<(), RestoreError> {
         self.let_threads_run();
-        let (mut restored, mut gone);
+        let (mut followed, mut restored, mut gone);
         let end = Instant::now() + PATIENCE;
         loop {
             // If the kernel does not answer, ids are as they were.
-            let _ = self.follow();
+            followed = self.follow().map(drop);
             (restored, gone) = self.put_all_back(is_meant);
             if gone.is_empty() || Instant::now() >= end {
                 break;
@@ -253,11 +253,16 @@ impl Knobs {
                 break;
             }
         }
-        if self.state() == State::Down && !gone.is_empty() {
-            let interface = self.interface.clone();
-            restored = restored.and(Err(RestoreError::Deferred { interface }));
-        } else {
-            self.record.forget(&gone);
+        if !gone.is_empty() {
+            match (followed, self.state()) {
+                // Nobody knows whether they have other ids by now.
+                (Err(error), _) => restored = restored.and(Err(error.into())),
+                (Ok(()), State::Down | State::Unknown) => {
+                    let interface = self.interface.clone();
+                    restored = restored.and(Err(RestoreError::Deferred { interface }));
+                }
+                (Ok(()), State::Up | State::Gone) => self.record.forget(&gone),
+            }
         }
         let written = self.write_rest();
         restored?;

@@ -28,6 +28,8 @@ struct Driver {
     refused: Option<u32>,
     /// For so many looks no instance is there, since the driver sets up its rings anew.
     away: u32,
+    /// The kernel does not tell of instances.
+    is_silent: bool,
 }
 
 impl Driver {
@@ -49,6 +51,7 @@ impl Driver {
             renews_after: None,
             refused: None,
             away: 0,
+            is_silent: false,
         };
         driver.renew(u32::MAX);
         driver
@@ -79,6 +82,9 @@ struct Fake(Arc<Mutex<Driver>>);
 impl Family for Fake {
     fn instances(&mut self, _ifindex: u32) -> io::Result<Vec<Napi>> {
         let mut driver = self.0.lock().unwrap();
+        if driver.is_silent {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         if driver.away == 0 {
             return Ok(driver.instances.clone());
         }
@@ -292,6 +298,26 @@ fn instances_that_are_away_for_a_while_get_their_values_back() {
         driver.lock().unwrap().instances.truncate(1);
         knobs.restore().unwrap();
         assert_eq!(driver.lock().unwrap().holdoffs(), OWN[..1]);
+        assert!(record_of(directory).is_none());
+    });
+}
+
+/// Instances whose new ids nobody told passed for gone. Their record went, and their settings were
+/// turned for good.
+#[test]
+fn what_the_kernel_does_not_tell_of_stays_recorded() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let (driver, mut knobs) = turned(directory);
+        driver.lock().unwrap().renew(u32::MAX);
+        driver.lock().unwrap().is_silent = true;
+        let untold = knobs.restore().unwrap_err();
+        assert!(record_of(directory).is_some(), "{untold}");
+        assert!(matches!(untold, RestoreError::Call(_)), "{untold}");
+        driver.lock().unwrap().is_silent = false;
+        knobs.restore().unwrap();
+        assert_eq!(driver.lock().unwrap().holdoffs(), OWN);
         assert!(record_of(directory).is_none());
     });
 }
