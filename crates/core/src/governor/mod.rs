@@ -383,10 +383,7 @@ impl Governor {
         if losses.ring > 0 || cpus.iter().any(nearly_full) {
             return Reason::Ring;
         }
-        let mut busy = cpus.iter().filter(|cpu| self.is_busy(cpu)).peekable();
-        if busy.peek().is_none() {
-            return Reason::Calm;
-        }
+        let mut busy = cpus.iter().filter(|cpu| self.is_busy(cpu));
         if busy.any(|cpu| own_network(cpu) > part(self.config.overload_share, cpu.elapsed)) {
             return Reason::NetworkShare;
         }
@@ -415,7 +412,7 @@ impl Governor {
     fn discards_cost(&self, cpu: &CpuObservation, losses: Losses) -> bool {
         let spent_ns = losses.discarded.saturating_mul(span_nanos(DISCARDED));
         let share = part(self.config.discard_share, cpu.elapsed);
-        losses.discarded > 0 && spent_ns > span_nanos(share)
+        spent_ns > span_nanos(share)
     }
 
     /// The CPU has no time to spare.
