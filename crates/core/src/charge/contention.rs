@@ -85,6 +85,13 @@ mod tests {
         assert!(!seen(&[(9, 0, 1)]).is_wanted());
     }
 
+    #[test]
+    fn half_of_the_time_begins_it_and_two_fifths_end_it() {
+        assert!(seen(&[(10, 5, 100)]).is_wanted());
+        assert!(!seen(&[(100, 49, 100)]).is_wanted());
+        assert!(seen(&[(10, 9, 100), (10, 4, 1000)]).is_wanted());
+    }
+
     /// A gateway near its capacity had lost packets for each of them.
     #[test]
     fn a_daemon_s_bursts_want_nothing() {

@@ -122,3 +122,53 @@ impl Limited {
         }));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that polls all the time.
+    fn polled(cpu: u32, contended: bool) -> CpuObservation {
+        let elapsed = Duration::from_millis(10);
+        CpuObservation {
+            cpu,
+            elapsed,
+            network: elapsed,
+            contended,
+            runs: 10,
+            ..CpuObservation::default()
+        }
+    }
+
+    fn limits(cpus: usize) -> Limits {
+        let range = crate::governor::GovernorConfig::default().holdoff;
+        Limits::new(Fraction::from_percent(50), cpus, range).unwrap()
+    }
+
+    #[test]
+    fn a_cpu_that_nobody_wants_any_more_is_held_off_for_no_limit() {
+        let mut limits = limits(2);
+        for _ in 0..10 {
+            limits.on_interval(&[polled(3, true), polled(5, true)]);
+        }
+        assert!(limits.of(3) > Some(Duration::from_micros(100)));
+        limits.on_interval(&[polled(3, false), polled(5, true)]);
+        assert_eq!(limits.of(3), None);
+        assert_eq!(limits.longest(), limits.of(5));
+        assert!(limits.longest().is_some());
+        limits.pause();
+        assert_eq!(limits.longest(), None);
+    }
+
+    #[test]
+    fn there_are_no_more_cpus_than_were_said() {
+        let mut limits = limits(1);
+        let capacity = limits.cpus.capacity();
+        for _ in 0..3 {
+            limits.on_interval(&[polled(3, true), polled(5, true)]);
+        }
+        assert!(limits.of(3).is_some());
+        assert_eq!(limits.of(5), None);
+        assert_eq!(limits.cpus.capacity(), capacity, "nothing allocated");
+    }
+}

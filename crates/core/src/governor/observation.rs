@@ -78,3 +78,19 @@ pub(super) fn own_network(cpu: &CpuObservation) -> Duration {
 pub(super) fn part(fraction: Fraction, span: Duration) -> Duration {
     Duration::from_nanos(fraction.of(span_nanos(span)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_rings_lost_may_be_of_any_cpu_that_brings_some() {
+        let cpu = |frames| CpuObservation {
+            elapsed: Duration::from_millis(10),
+            frames,
+            ..CpuObservation::default()
+        };
+        assert_eq!(rate(&cpu(1), 99), 10_000);
+        assert_eq!(rate(&cpu(0), 99), 0);
+    }
+}

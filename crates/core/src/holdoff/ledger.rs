@@ -86,6 +86,7 @@ mod tests {
         assert_eq!(handled, 8);
         assert_eq!(ledger.taken(), 8);
         assert_eq!(ledger.end_turn(8), 8);
+        assert_eq!(ledger.taken(), 0, "in the next turn");
     }
 
     #[test]

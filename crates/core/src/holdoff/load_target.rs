@@ -340,6 +340,30 @@ mod tests {
         assert_eq!(field(range(HoldoffRange { min, ..fine })), "range.min");
     }
 
+    /// What was before said nothing of a device that was not set so.
+    #[test]
+    fn who_begins_anew_is_as_new() {
+        let turns = |control: &mut LoadTarget| {
+            let mut host = Host {
+                now: Instant::ZERO,
+                inside: 30 * US,
+                overhead: Duration::ZERO,
+                waiting: 5 * US,
+            };
+            [(); 5].map(|()| {
+                let turn = host.turn(control.holdoff());
+                control.on_turn(turn)
+            })
+        };
+        let range = HoldoffRange::DP83820;
+        let mut new = controller(25, Duration::ZERO, range);
+        let first = turns(&mut new);
+        assert_ne!(first[2], first[0], "it holds off by now");
+        new.begin_anew();
+        assert_eq!(new.holdoff(), range.min);
+        assert_eq!(turns(&mut new), first);
+    }
+
     proptest! {
         /// Figure 3 of the paper, word for word, with unlimited range and steps
         /// of 1 ns: the same holdoffs.

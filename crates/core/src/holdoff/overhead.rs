@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn disturbed_windows_do_not_move_the_median() {
         let mut calibration = OverheadCalibration::new(QUIET).unwrap();
-        for cost_us in [17, 90, 17, 17, 80, 3, 17] {
+        for cost_us in [17, 90, 17, 80, 3, 3, 17] {
             calibration.on_window(window(100, cost_us)).unwrap();
         }
         assert_eq!(calibration.overhead(), Some(Duration::from_micros(12)));
@@ -189,5 +189,18 @@ mod tests {
         assert_eq!(refused(window(1, 9)), CalibrationError::Disturbed);
         let mut calibration = OverheadCalibration::new(QUIET).unwrap();
         assert_eq!(calibration.on_window(QUIET), Err(CalibrationError::NoTurns));
+        let empty = [
+            Window {
+                work: 0,
+                ..window(1, 9)
+            },
+            Window {
+                elapsed: Duration::ZERO,
+                ..window(1, 9)
+            },
+        ];
+        for window in empty {
+            assert_eq!(calibration.on_window(window), Err(CalibrationError::Empty));
+        }
     }
 }

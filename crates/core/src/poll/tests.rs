@@ -440,6 +440,65 @@ fn the_clock_takes_over_at_a_high_rate_and_hands_back_at_a_low_one() {
 }
 
 #[test]
+fn a_new_quota_holds_from_the_next_turn_on() {
+    let (mut poller, sources) = poller(&[SEPARATE]);
+    let _ = poller.on_interrupt(sources[0], Directions::BOTH);
+    for (given, quota) in [(32, 32), (0, 1)] {
+        poller.set_receive_quota(given);
+        let turns = [poller.poll_next(at(0)), poller.poll_next(at(0))].map(Option::unwrap);
+        assert_eq!(turns.map(|turn| turn.quota), [quota, 8], "receiving alone");
+    }
+}
+
+/// After a gap nobody woke it.
+#[test]
+fn an_interrupt_while_a_poller_works_that_woke_by_itself_needs_no_wake_up() {
+    let config = PollerConfig {
+        receive_gap: MS,
+        ..PollerConfig::default()
+    };
+    let (mut poller, sources) = poller_with(config, &[SEPARATE; 2]);
+    let _ = poller.on_interrupt(sources[0], Directions::RECEIVE);
+    let turn = poller.poll_next(at(0)).unwrap();
+    let _ = poller.on_turn_done(turn, 8, true);
+    assert_eq!(poller.poll_next(at(0)), None);
+    assert_eq!(poller.next_wakeup(), Some(at(1)));
+    assert!(poller.poll_next(at(1)).is_some());
+    let response = poller.on_interrupt(sources[1], Directions::RECEIVE);
+    assert_eq!(response, Response::Return);
+}
+
+#[test]
+fn the_earlier_of_gap_and_clock_wakes() {
+    for gap in [MS / 2, 2 * MS] {
+        let config = PollerConfig {
+            receive_gap: gap,
+            initiation: Initiation::Clock { period: MS },
+            ..PollerConfig::default()
+        };
+        let (mut poller, _) = poller_with(config, &[SEPARATE]);
+        while let Some(turn) = poller.poll_next(at(0)) {
+            let _ = poller.on_turn_done(turn, 8, turn.direction == Direction::Receive);
+        }
+        let first = Instant::ZERO + gap.min(MS);
+        assert_eq!(poller.next_wakeup(), Some(first), "{gap:?}");
+    }
+}
+
+/// Nor does the end of a turn that was given before.
+#[test]
+fn while_all_input_is_inhibited_no_receive_interrupt_is_on() {
+    let (mut poller, sources) = poller(&[SEPARATE; 2]);
+    let _ = poller.on_interrupt(sources[0], Directions::RECEIVE);
+    let turn = poller.poll_next(at(0)).unwrap();
+    let off = poller.inhibit_all_input();
+    assert_eq!(off.iter().collect::<Vec<_>>(), [sources[1]]);
+    assert_eq!(poller.interrupts(sources[1]), Directions::TRANSMIT);
+    assert_eq!(poller.on_turn_done(turn, 1, false), Directions::NONE);
+    assert_eq!(poller.interrupts(sources[0]), Directions::TRANSMIT);
+}
+
+#[test]
 fn one_cpu_is_left_to_the_consumers() {
     assert_eq!([0, 1, 2, 3, 8].map(pollers_for), [1, 1, 1, 2, 7]);
 }

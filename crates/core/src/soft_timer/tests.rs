@@ -182,6 +182,7 @@ fn a_timer_that_is_dear_to_arm_stays_armed_for_an_earlier_deadline() {
     assert_eq!(timers.poll_earlier_hardware_timer(), None);
     timers.schedule_with_deadline(at(0), 9, 100, 1).unwrap();
     assert_eq!(timers.poll_earlier_hardware_timer(), Some(at(110)));
+    assert_eq!(timers.poll_earlier_hardware_timer(), None, "it is armed");
     // A trigger state fires the event in time, and the next one has a later deadline.
     assert!(timers.poll_event(at(10)).is_some());
     assert_eq!(timers.poll_earlier_hardware_timer(), None);

@@ -142,6 +142,9 @@ fn configs_name_the_field_that_is_wrong() {
     );
     assert_eq!(field(|c| c.costs.admitted = DISCARDED), "costs.admitted");
     assert_eq!(field(|c| c.costs.admitted = COST_MAX * 2), "costs.admitted");
+    let mut dearest = SheddingConfig::DEFAULT;
+    dearest.costs.admitted = COST_MAX;
+    assert_eq!(dearest.validate(), Ok(()));
     let error = SheddingConfig {
         limit: Fraction::NONE,
         ..SheddingConfig::default()
@@ -205,7 +208,8 @@ fn light_load_is_never_shed_and_shedding_ends() {
             host.shedding.is_active()
         })
         .count();
-    assert!((24..30).contains(&intervals), "half a second: {intervals}");
+    // The 25th ends it.
+    assert_eq!(intervals, 24, "half a second");
     host.run(&[(8, 2_000_000, false)]);
     assert!(!host.shedding.is_active(), "one interval alone is a burst");
 }
@@ -216,8 +220,51 @@ fn one_interval_above_the_limit_is_a_burst() {
     for _ in 0..20 {
         host.run(&[(8, 2_000_000, false)]);
         assert!(!host.shedding.is_active());
+        assert!(host.shedding.is_strained(), "the next one decides");
         host.run(&[(8, 1000, false)]);
+        assert!(!host.shedding.is_strained());
     }
+}
+
+#[test]
+fn what_just_keeps_the_limit_is_not_shed() {
+    let mut shedding = Shedding::new(SheddingConfig::DEFAULT).unwrap();
+    for _ in 0..10 {
+        // 85 % of 20 ms.
+        assert_eq!(shedding.on_interval([busy(17, Some(&[]))]), Order::Keep);
+    }
+    assert!(!shedding.is_active());
+}
+
+/// A later flood is not the earlier one's calm.
+#[test]
+fn shedding_begins_anew_after_it_has_ended() {
+    let (flood, calm) = ([(8, 2_000_000, false)], [(20, 1000, false)]);
+    let mut host = Host::new(85);
+    for round in 0..3 {
+        for _ in 0..5 {
+            host.run(&flood);
+        }
+        assert!(
+            host.shedding.is_active() && host.others.is_some(),
+            "{round}"
+        );
+        let intervals = (0..100).take_while(|_| {
+            host.run(&calm);
+            host.shedding.is_active()
+        });
+        assert!(
+            intervals.count() >= 24,
+            "{round}: as long as the first time"
+        );
+    }
+    // Whoever is not known yet is held by what is known of the limit.
+    let mut shedding = host.shedding;
+    shedding.on_interval([busy(19, None)]);
+    let order = shedding.on_interval([busy(19, None)]);
+    assert!(matches!(order, Order::Shed { .. }), "{order:?}");
+    let calm = busy(1, Some(&[]));
+    assert_ne!(shedding.on_interval([calm]), Order::Stop, "it begins");
 }
 
 #[test]
@@ -310,6 +357,8 @@ fn a_cpu_that_is_hardly_busier_does_not_take_over() {
     assert_eq!(shedding.cpu, 0);
     shedding.on_interval([busy(18, Some(&flood)), busy(20, Some(&flood))]);
     assert_eq!(shedding.cpu, 1, "a ninth more");
+    shedding.on_interval([busy(11, Some(&flood)), busy(10, Some(&flood))]);
+    assert_eq!(shedding.cpu, 1, "a tenth more");
 }
 
 #[test]
@@ -443,6 +492,20 @@ fn in_a_group_who_asks_for_little_leaves_the_rest_to_the_others() {
     ];
     let (_, slots) = divide(0, &demands);
     assert_eq!(slots, [(20, 450), (21, 450)], "as much at once, if it asks");
+}
+
+/// They are those of one interval.
+#[test]
+fn shares_of_an_interval_before_are_gone() {
+    let mut division = Division::new(4);
+    let mut slots = |demands: &[Demand]| match division.divide(1000, 300, demands, TICK) {
+        Order::Shed { slots, .. } => slots.iter().map(|share| share.slot).collect(),
+        order => panic!("it divides: {order:?}"),
+    };
+    let group = |slot| demand(slot, 1000, Some(7), false);
+    let before: Vec<u32> = slots(&[group(20), group(21), demand(12, 10, None, true)]);
+    assert_eq!(before.len(), 3);
+    assert_eq!(slots(&[demand(12, 10, None, true)]), [12]);
 }
 
 #[test]

@@ -386,3 +386,86 @@ proptest! {
         }
     }
 }
+
+/// A flood that nobody but it is there for, seen each 10 ms.
+fn seen(company: Option<Company>) -> Seen {
+    Seen {
+        company,
+        rate_pps: 1_000_000,
+        recent_pps: 1_000_000,
+        load: Fraction::from_percent(50),
+        elapsed: 10 * MS,
+        discards_matter: true,
+    }
+}
+
+const FLOOD: Company = Company {
+    others: 0,
+    flood: 10_000,
+    admitted: 100,
+    queued: 1000,
+};
+
+/// One that has become lazy at this moment.
+fn lazy() -> (Alone, Instant) {
+    let (mut alone, mut now) = (Alone::new(256), Instant::ZERO);
+    while !alone.is_lazy() {
+        now += 10 * MS;
+        alone.on_interval(&seen(Some(FLOOD)), now);
+        assert!(now < Instant::ZERO + 2 * QUIET_MIN);
+    }
+    (alone, now)
+}
+
+/// How long a flood is then alone before the ring may overflow.
+fn until_lazy(alone: &mut Alone, from: Instant) -> Duration {
+    let mut now = from;
+    while !alone.is_lazy() {
+        now += 10 * MS;
+        alone.on_interval(&seen(Some(FLOOD)), now);
+    }
+    now.saturating_since(from)
+}
+
+/// What the ring loses would be taken for meant.
+#[test]
+fn who_is_no_longer_told_of_company_lets_no_ring_overflow() {
+    let (mut alone, now) = lazy();
+    assert_eq!(alone.on_interval(&seen(None), now + 10 * MS), None);
+    assert!(!alone.is_lazy());
+    assert!(until_lazy(&mut alone, now + 10 * MS) >= QUIET_MIN);
+}
+
+#[test]
+fn the_next_overload_is_looked_at_anew() {
+    let (mut alone, now) = lazy();
+    alone.end();
+    assert!(!alone.is_lazy());
+    assert!(until_lazy(&mut alone, now) >= QUIET_MIN);
+}
+
+#[test]
+fn where_nothing_of_a_flood_came_nobody_is_alone() {
+    let nothing = Company { flood: 0, ..FLOOD };
+    let (mut alone, mut now) = (Alone::new(256), Instant::ZERO);
+    for _ in 0..200 {
+        now += 10 * MS;
+        assert_eq!(alone.on_interval(&seen(Some(nothing)), now), None);
+    }
+    assert!(!alone.is_lazy());
+}
+
+/// Who would take all that comes loses what the ring does.
+#[test]
+fn a_consumer_that_takes_half_of_a_flood_is_polled_for() {
+    let hungry = Company {
+        admitted: 5_000,
+        ..FLOOD
+    };
+    let (mut alone, mut now) = (Alone::new(256), Instant::ZERO);
+    for _ in 0..200 {
+        now += 10 * MS;
+        assert_eq!(alone.on_interval(&seen(Some(hungry)), now), None);
+    }
+    assert!(!alone.is_lazy());
+}

@@ -220,3 +220,34 @@ fn each_cpu_keeps_the_limit_by_its_own_holdoff() {
         assert!((45..=55).contains(&share), "{shares:?} {holdoffs:?}");
     }
 }
+
+/// It learns from turns between which it held off.
+#[test]
+fn a_limit_holds_nothing_off_while_the_host_has_its_own_settings() {
+    let mut run = Run::new(GovernorConfig {
+        cpu_limit: Some(Fraction::from_percent(50)),
+        polling_limit: Fraction::from_percent(50),
+        ..GovernorConfig::default()
+    });
+    let instance = InstanceRate {
+        id: 1,
+        cpu: 0,
+        rate_pps: 1000,
+    };
+    for _ in 0..20 {
+        run.now += 10 * MS;
+        let cpu = CpuObservation {
+            elapsed: 10 * MS,
+            network: 8 * MS,
+            idle: 2 * MS,
+            contended: true,
+            frames: 10,
+            runs: 10,
+            ..CpuObservation::default()
+        };
+        let setting = run.governor.on_interval(&[cpu], Losses::default(), run.now);
+        assert_eq!(setting.mode, Mode::Interrupts);
+    }
+    let longest = GovernorConfig::default().holdoff.max;
+    assert_eq!(run.governor.holdoff_of(&instance), longest);
+}

@@ -104,3 +104,36 @@ fn settled_overload_does_not_end_unseen_and_ends_when_seen() {
     let ended = run.offer(10_000, SECOND * 3, Mode::Interrupts);
     assert!(ended.is_some_and(|after| after <= SECOND * 2), "{ended:?}");
 }
+
+/// A second of calm had passed for a second of overload that loses nothing.
+#[test]
+fn calm_before_overload_does_not_settle_it() {
+    let mut run = Run::new(GovernorConfig::default());
+    run.offer(1000, 3 * SECOND, Mode::Overload);
+    assert_eq!(run.governor.setting().mode, Mode::Interrupts);
+    while run.governor.setting().mode == Mode::Interrupts {
+        run.carry(MS, Losses::default());
+    }
+    assert!(run.governor.is_strained());
+}
+
+#[test]
+fn one_cpu_near_its_limit_keeps_all_from_being_settled() {
+    let mut run = Run::new(GovernorConfig {
+        cpu_limit: Some(Fraction::from_percent(65)),
+        ..GovernorConfig::default()
+    });
+    let end = run.now + SECOND * 5;
+    while run.now < end {
+        let span = run.governor.interval();
+        run.now += span;
+        let other = CpuObservation {
+            cpu: 1,
+            network: span / 10,
+            ..carried(span)
+        };
+        run.governor
+            .on_interval(&[other, carried(span)], Losses::default(), run.now);
+    }
+    assert!(!run.is_settled());
+}

@@ -138,3 +138,73 @@ fn a_trickle_of_discards_does_not_keep_overload_up() {
         assert_eq!(mode, Mode::Interrupts, "nor do they begin it");
     }
 }
+
+/// What is told of overload is its last sign.
+#[test]
+fn the_reason_follows_the_signs_and_outlasts_a_pause() {
+    let mut run = Run::new(GovernorConfig::default());
+    let mut reason_after = |network: u32, idle: u32, ring| {
+        run.now += 10 * MS;
+        let cpu = CpuObservation {
+            elapsed: 10 * MS,
+            network: network * MS,
+            idle: idle * MS,
+            frames: 10_000,
+            ..CpuObservation::default()
+        };
+        let losses = Losses {
+            ring,
+            ..Losses::default()
+        };
+        let setting = run.governor.on_interval(&[cpu], losses, run.now);
+        (setting.mode, setting.reason)
+    };
+    for _ in 0..2 {
+        reason_after(9, 0, 0);
+    }
+    assert_eq!(
+        reason_after(9, 0, 0),
+        (Mode::Overload, Reason::NetworkShare)
+    );
+    assert_eq!(reason_after(9, 0, 5), (Mode::Overload, Reason::Ring));
+    assert_eq!(
+        reason_after(1, 5, 0),
+        (Mode::Overload, Reason::Ring),
+        "a pause"
+    );
+    assert_eq!(
+        reason_after(9, 0, 0),
+        (Mode::Overload, Reason::NetworkShare)
+    );
+}
+
+/// In overload, whatever one CPU or discarding takes: for four probes' time it does not end.
+#[test]
+fn one_strained_cpu_or_discards_alone_keep_overload_up() {
+    let cpu = |network: u32, idle: u32| CpuObservation {
+        elapsed: 10 * MS,
+        network: network * MS,
+        idle: idle * MS,
+        frames: 10_000,
+        ..CpuObservation::default()
+    };
+    let discards = Losses {
+        discarded: 10_000,
+        ..Losses::default()
+    };
+    for (cpus, losses, lasts) in [
+        ([cpu(0, 10), cpu(9, 0)], Losses::default(), true),
+        ([cpu(0, 10), cpu(1, 0)], discards, true),
+        ([cpu(0, 10), cpu(1, 0)], Losses::default(), false),
+    ] {
+        let mut run = Run::new(GovernorConfig::default());
+        let mut mode = Mode::Interrupts;
+        let begin = (0..10).map(|_| ([cpu(9, 0); 2], Losses::default()));
+        for (cpus, losses) in begin.chain((0..2000).map(|_| (cpus, losses))) {
+            run.now += 10 * MS;
+            mode = run.governor.on_interval(&cpus, losses, run.now).mode;
+        }
+        assert_eq!(mode == Mode::Overload, lasts, "{cpus:?} {losses:?}");
+        assert_eq!(run.governor.switches(), if lasts { 1 } else { 2 });
+    }
+}

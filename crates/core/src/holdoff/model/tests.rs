@@ -128,10 +128,9 @@ fn what_cannot_be_met_is_said() {
         model.for_latency(&hasty, 20e3, 1e6),
         Err(Infeasible::LatencyTooShort { .. })
     ));
-    assert!(matches!(
-        solve(LIMITS, f64::NAN),
-        Infeasible::NotARate { .. }
-    ));
+    for given in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+        assert!(matches!(solve(LIMITS, given), Infeasible::NotARate { .. }));
+    }
     let endless = Limits {
         range: HoldoffRange {
             step: Duration::from_nanos(1),

@@ -76,3 +76,59 @@ fn where_it_alternates_it_stays_for_ever_longer() {
     assert!(host.follow(&flood(60_000)));
     assert_eq!(host.until_change(&NONE, u32::MAX), Some(readings(QUIET)));
 }
+
+/// It was detached by somebody else, say.
+#[test]
+fn once_detached_it_begins_anew() {
+    let mut host = Host::attached();
+    host.read(&flood(60_000));
+    host.standby.on_detached(host.now);
+    assert_eq!(host.read(&NONE), Order::Keep, "what was lost before");
+
+    let part = |percent| Some(Fraction::from_percent(percent));
+    let full = Evidence {
+        received: 10_000,
+        share: part(100),
+        ..NONE
+    };
+    let forwarding = Evidence {
+        ring: 60_000,
+        forwarded: 10_000,
+        share: part(10),
+        is_wanted: true,
+        ..full
+    };
+    for (evidence, sign) in [(full, Sign::Cpu), (forwarding, Sign::Ring)] {
+        let mut host = Host::new();
+        for _ in 0..2 {
+            for _ in 1..READINGS {
+                assert_eq!(host.read(&evidence), Order::Keep, "{sign:?}");
+            }
+            host.standby.on_attached(host.now);
+            assert!(host.standby.needs_meter());
+            host.standby.on_detached(host.now);
+            assert!(!host.standby.needs_meter());
+        }
+        for _ in 1..READINGS {
+            assert_eq!(host.read(&evidence), Order::Keep, "{sign:?}");
+        }
+        assert_eq!(host.read(&evidence), Order::Attach(sign));
+    }
+}
+
+#[test]
+fn a_new_cpu_limit_holds_from_the_next_reading_on() {
+    let mut host = Host::new();
+    let evidence = Evidence {
+        received: 10_000,
+        share: Some(Fraction::from_percent(60)),
+        ..NONE
+    };
+    assert_eq!(host.until_change(&evidence, 20), None);
+    let config = Config {
+        cpu_limit: Fraction::from_percent(50),
+        ..Config::default()
+    };
+    host.standby.configure(config).unwrap();
+    assert_eq!(host.until_change(&evidence, 20), Some(READINGS));
+}
