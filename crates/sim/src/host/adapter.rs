@@ -40,6 +40,8 @@ pub(crate) struct Adapter {
     /// Packets the transmitter has; the first is being sent.
     transmit: Fifo,
     descriptors: usize,
+    /// Those kept for packets that a handler has in hand.
+    claimed: usize,
     /// Transmitted packets whose descriptors have not been released.
     pub(crate) completed: usize,
     /// 4.2BSD: nothing new before the transmit interrupt (MR-66).
@@ -71,7 +73,7 @@ impl Adapter {
     }
 
     fn has_descriptor(&self) -> bool {
-        self.transmit.len() + self.completed < self.descriptors
+        self.transmit.len() + self.claimed + self.completed < self.descriptors
     }
 }
 
@@ -100,6 +102,7 @@ impl Host {
             output: Fifo::new(sizes.output_queue as usize),
             transmit: Fifo::new(sizes.transmit_ring as usize),
             descriptors: sizes.transmit_ring as usize,
+            claimed: 0,
             completed: 0,
             active: false,
             wait_while_active: false,
@@ -252,7 +255,8 @@ impl Host {
         });
     }
 
-    /// Takes a packet from the output queue, if the transmitter has room for it.
+    /// Takes a packet from the output queue, if the transmitter has room for it, and keeps a
+    /// descriptor for it until [`start_output`](Self::start_output).
     /// `refilling`: an active transmitter gets more, as one start fills the ring.
     pub(crate) fn next_output(&mut self, adapter: usize, refilling: bool) -> Option<Packet> {
         let device = &mut self.adapters[adapter];
@@ -260,11 +264,19 @@ impl Host {
         if waits || !device.has_descriptor() {
             return None;
         }
-        device.output.pop()
+        let packet = device.output.pop()?;
+        device.claimed += 1;
+        Some(packet)
+    }
+
+    /// Gives a packet from the output queue to the transmitter.
+    pub(crate) fn start_output(&mut self, adapter: usize, packet: Packet) {
+        self.adapters[adapter].claimed -= 1;
+        self.start_transmit(adapter, packet);
     }
 
     /// Gives a packet to the transmitter, which has room.
-    pub(crate) fn start_transmit(&mut self, adapter: usize, packet: Packet) {
+    fn start_transmit(&mut self, adapter: usize, packet: Packet) {
         self.record(What::Transmit, packet.tag, packet.source);
         if packet.is_forwarded() {
             self.hand_over(&packet);

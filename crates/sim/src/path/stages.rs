@@ -127,7 +127,7 @@ impl TransmitService {
         quota: u32,
     ) -> Step {
         if let Some(packet) = hand.take() {
-            host.start_transmit(adapter, packet);
+            host.start_output(adapter, packet);
         }
         if std::mem::take(&mut self.releasing) {
             host.release_descriptor(adapter);

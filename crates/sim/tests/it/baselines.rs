@@ -217,3 +217,26 @@ fn the_vendors_driver_costs_what_table_1_says() {
     let slower = latency("vendor-driver") - latency("batched-interrupts");
     assert!((75.0..76.5).contains(&slower), "{slower} us");
 }
+
+/// Found by a random scenario: HIP's poll, by a timer, interrupted a transmit handler that had a
+/// packet in hand, and gave away the descriptor that the packet was to have.
+#[test]
+fn a_poll_leaves_an_interrupted_transmit_handler_its_descriptor() {
+    let costs = [("driver_transmit", 300_000), ("transmit_complete", 1_000)];
+    let outcome = simulate(
+        &machine(&costs, 4),
+        r#"
+        duration_ms = 1000
+        path = { kind = "hip", threshold_pps = 1000, interval_min_us = 50 }
+        adapter = [{ name = "in" }, { name = "out", link = { rate_mbps = 1 } }]
+        [[source]]
+        name = "source"
+        to = "router"
+        traffic = { kind = "poisson", rate_pps = 3000 }
+        [[consumer]]
+        name = "router"
+        role = { kind = "forward", out = "out" }
+        "#,
+    );
+    assert!(figure(&outcome, "delivered_pps") > 500.0);
+}
