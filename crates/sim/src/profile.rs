@@ -175,6 +175,10 @@ pub const COSTS: &[(&str, &str)] = &[
         "what an interrupt's handler costs the interrupted program in cache and TLB misses, per timer event that is not a soft one",
     ),
     (
+        "soft_pollution",
+        "what the software interrupt's work on one packet costs the program that it interrupted, in cache misses; default 0",
+    ),
+    (
         "input_refill",
         "filling the caches with what packet input needs, if others have replaced all of it; default 0: constant costs",
     ),

@@ -144,6 +144,8 @@ impl Engine {
             },
             Running::Switch(thread) => {
                 host.cpus[cpu].running = Running::Thread(thread);
+                // Its cold caches are part of the change.
+                host.cpus[cpu].displaced = 0;
                 host.resume_thread(cpu, thread);
                 // Goes on with the rest of its step, if there is one.
                 Step::Kernel(0)
@@ -275,16 +277,32 @@ impl Host {
         state.level = suspended.level;
         state.mode = suspended.mode;
         if let Some(rest) = suspended.rest {
-            let thread = matches!(suspended.running, Running::Thread(_));
-            let pollution = if disturbs && thread {
-                self.pollution
-            } else {
-                0
+            let pollution = match suspended.running {
+                Running::Thread(thread) => {
+                    let device = if disturbs { self.pollution } else { 0 };
+                    device + self.refetch(cpu, thread, u64::MAX)
+                }
+                _ => 0,
             };
-            state.until = Some(now + rest + pollution);
+            self.cpus[cpu].until = Some(now + rest + pollution);
             self.agenda.set(cpu, now + rest + pollution);
         }
         self.note_begin(cpu);
+    }
+
+    /// What `thread`, which goes on on `cpu`, has to fetch into the caches again, in ns, `most` at
+    /// most. It cannot lose more than it has fetched, and its work fetches no faster than it goes
+    /// on: at worst it runs at half of its speed.
+    #[inline]
+    fn refetch(&mut self, cpu: usize, thread: usize, most: u64) -> u64 {
+        let displaced = std::mem::take(&mut self.cpus[cpu].displaced).min(most);
+        if displaced == 0 {
+            return 0;
+        }
+        let thread = &mut self.threads[thread];
+        let lost = displaced.min(thread.used_ns.saturating_sub(thread.complete_at));
+        thread.complete_at = thread.used_ns.max(thread.complete_at) + lost;
+        lost
     }
 
     /// The thread that runs sleeps; another one, or nobody, follows.
@@ -392,6 +410,8 @@ impl Host {
             self.begin_step(cpu, cost, Mode::Kernel);
         } else {
             self.cpus[cpu].running = Running::Thread(thread);
+            // It slept: at most it is as cold as after a change.
+            self.cpus[cpu].owed += self.refetch(cpu, thread, self.switch_cost);
             self.note_begin(cpu);
             self.resume_thread(cpu, thread);
         }

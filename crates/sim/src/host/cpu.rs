@@ -73,6 +73,9 @@ pub(crate) struct Cpu {
     pub(crate) left_process: u64,
     /// When it last worked on packet input, and its idle time until then, in ns.
     pub(crate) left_input: (u64, u64),
+    /// What it takes to fetch again what software interrupts have replaced in the caches, in ns,
+    /// since a thread ran.
+    pub(crate) displaced: u64,
     /// Another thread may have to run.
     pub(crate) reschedule: bool,
     /// The thread that runs is in a softirq: no other one runs before that is over.
@@ -112,6 +115,7 @@ impl Default for Cpu {
             last_process: None,
             left_process: 0,
             left_input: (0, 0),
+            displaced: 0,
             reschedule: false,
             in_softirq: false,
             rotate: false,

@@ -156,6 +156,8 @@ pub(crate) struct Host {
     pub(crate) input: Footprint,
     /// What a device's or timer's interrupt costs the thread it interrupted, in ns.
     pub(crate) pollution: u64,
+    /// What the software interrupt's work on a packet costs the thread it interrupted, in ns.
+    pub(crate) soft_pollution: u64,
     /// Time of interrupts counts as used by the interrupted thread (LRP-04).
     pub(crate) charges_interrupted: bool,
     pub(crate) quantum_ns: u64,
@@ -230,6 +232,7 @@ impl Host {
                 .or_else(|_| profile.cost("context_switch", "the scheduler"))?,
             input: Footprint::of_input(profile),
             pollution: profile.cost_or_zero("handler_pollution"),
+            soft_pollution: profile.cost_or_zero("soft_pollution"),
             charges_interrupted: scheduler == Scheduler::DecayUsage,
             quantum_ns: (profile.quantum_ms * 1e6) as u64,
             turns: 0,

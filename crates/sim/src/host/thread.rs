@@ -81,6 +81,8 @@ pub(crate) struct Thread {
     /// The packet it works on.
     pub(crate) hand: Option<Packet>,
     pub(crate) used_ns: u64,
+    /// What it will have used when it has fetched again what it found gone from the caches, in ns.
+    pub(crate) complete_at: u64,
     /// Kernel thread: ahead of all processes.
     pub(crate) kernel: bool,
     /// Of the kernel, but scheduled like a process: it has no address space of its own, so
@@ -111,6 +113,7 @@ impl Thread {
             rest: 0,
             hand: None,
             used_ns: 0,
+            complete_at: 0,
             kernel: false,
             borrows_space: false,
             idle: false,

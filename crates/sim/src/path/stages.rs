@@ -88,7 +88,10 @@ impl SoftInterrupt {
             return (Step::Kernel(dispatch), Queued::Nowhere);
         }
         let queued = match host.lines[cx.line].hand.take() {
-            Some(packet) => host.protocol_done(packet),
+            Some(packet) => {
+                host.cpus[cx.cpu].displaced += host.soft_pollution;
+                host.protocol_done(packet)
+            }
             None => Queued::Nowhere,
         };
         match host.ip_queues[cx.cpu].pop() {

@@ -252,3 +252,73 @@ fn an_interrupt_pollutes_the_thread_it_interrupts() {
     let polluted = (used(5_000, half) - used(0, half)) as f64 / 5_000.0;
     assert!((450.0..=650.0).contains(&polluted), "{polluted}");
 }
+
+/// Protocol work in a software interrupt costs the thread that it interrupted, packet by
+/// packet, and not the packets' receiver.
+/// Shows LRP-05, LRP-06.
+#[test]
+fn a_software_interrupt_pollutes_the_thread_it_interrupts() {
+    let used = |pollution_ns: u64| {
+        let text = "duration_ms = 1000\npath = { kind = \"batched-interrupts\" }\n\
+             [[source]]\nname = \"source\"\nto = \"sink\"\n\
+             traffic = { kind = \"constant\", rate_pps = 1009, burst = 2 }\n\
+             [[consumer]]\nname = \"sink\"\nrole = { kind = \"sink\", work_us = 1 }\n\
+             [[consumer]]\nname = \"worker\"\n\
+             role = { kind = \"compute\", demand = { kind = \"periodic\", period_us = 1000, busy_us = 500 } }\n";
+        let costs = [("soft_pollution", pollution_ns), ("protocol_input", 1_000)];
+        let outcome = common::simulate(&machine(&costs, 2000), text);
+        [0, 1].map(|consumer| outcome.consumers[consumer].cpu_ns as f64)
+    };
+    let ([receiver, worker], [before, undisturbed]) = (used(5_000), used(0));
+    // Half of the bursts find the worker at work, for both of their packets. The others find
+    // it asleep, and the receiver takes over caches of which it has a microsecond's work.
+    let disturbed = (worker - undisturbed) / 5_000.0;
+    assert!((450.0..=560.0).contains(&disturbed), "{disturbed}");
+    assert!(receiver <= 2.0 * before, "{receiver} {before}");
+}
+
+/// Nobody has more to fetch again than it has fetched: however much interrupts replace, a
+/// program runs at half of its speed at least in the time that they leave it.
+#[test]
+fn a_program_with_cold_caches_runs_at_half_of_its_speed_at_least() {
+    let elapsed_us = |pollution_ns: u64| {
+        let text = "duration_ms = 3000\npath = { kind = \"batched-interrupts\" }\n\
+             [[source]]\nname = \"flood\"\nto = \"nobody\"\n\
+             traffic = { kind = \"constant\", rate_pps = 10000 }\n\
+             [[source]]\nname = \"caller\"\nto = \"worker\"\n\
+             traffic = { kind = \"ping-pong\", timeout_ms = 1000 }\n\
+             [[consumer]]\nname = \"nobody\"\nrole = { kind = \"deaf\" }\n\
+             [[consumer]]\nname = \"worker\"\nrole = { kind = \"worker\", compute_ms = 10 }\n";
+        let costs = [("soft_pollution", pollution_ns), ("protocol_input", 20_000)];
+        let outcome = common::simulate(&machine(&costs, 2000), text);
+        common::figure(&outcome, "source.caller.round_trip_mean_us")
+    };
+    let (warm, little, much) = (elapsed_us(0), elapsed_us(8_000), elapsed_us(1_000_000));
+    assert!((warm / 12_500.0 - 1.0).abs() < 0.02, "{warm}");
+    // 8 of the 80 us that each interrupt leaves.
+    assert!((little / warm - 80.0 / 72.0).abs() < 0.02, "{little}");
+    assert!((much / warm - 2.0).abs() < 0.03, "{much}");
+}
+
+/// Who slept while packets were worked on is at most as cold as after a change of context.
+#[test]
+fn a_program_that_slept_pays_for_cold_caches_once() {
+    let used = |pollution_ns: u64| {
+        let text = "duration_ms = 1000\npath = { kind = \"batched-interrupts\" }\n\
+             [[source]]\nname = \"flood\"\nto = \"nobody\"\n\
+             traffic = { kind = \"constant\", rate_pps = 1000 }\n\
+             [[consumer]]\nname = \"nobody\"\nrole = { kind = \"deaf\" }\n\
+             [[consumer]]\nname = \"worker\"\n\
+             role = { kind = \"compute\", demand = { kind = \"periodic\", period_us = 500000, busy_us = 100000 } }\n";
+        let costs = [
+            ("soft_pollution", pollution_ns),
+            ("protocol_input", 1_000),
+            ("context_switch", 50_000),
+        ];
+        let outcome = common::simulate(&machine(&costs, 2000), text);
+        outcome.consumers[1].cpu_ns
+    };
+    // Twice 100 packets while it ran, and at most one change after each sleep.
+    let paid = used(5_000) - used(0);
+    assert!((900_000..=1_150_000).contains(&paid), "{paid}");
+}
