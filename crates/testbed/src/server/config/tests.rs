@@ -129,65 +129,53 @@ fn an_estimated_pace_needs_our_own_stack() {
 
 #[test]
 fn what_is_of_no_use_is_refused() {
-    let config = |kind| Config::new(kind, 80);
+    let given = |kind, set: fn(&mut Config)| {
+        let mut config = Config::new(kind, 80);
+        set(&mut config);
+        config
+    };
+    let on_packet_socket = |config: &mut Config| {
+        config.on = On::Packet("eth0".to_owned());
+        config.address = vec!["198.18.0.2/24".parse().unwrap()];
+        config.poll_control_group = Some("/sys/fs/cgroup/a".into());
+    };
+    let buffer_of_udp = |config: &mut Config| {
+        config.on = On::Packet("eth0".to_owned());
+        config.tcp_buffer_bytes = Some(1 << 20);
+    };
     for (config, field) in [
         (
-            Config {
-                root: Some("/srv".into()),
-                ..config(Kind::Echo)
-            },
+            given(Kind::Echo, |c| c.root = Some("/srv".into())),
             "root = /srv",
         ),
         (
-            Config {
-                zone: Some("zone".into()),
-                ..config(Kind::Http)
-            },
+            given(Kind::Http, |c| c.zone = Some("zone".into())),
             "zone = zone",
         ),
         (
-            Config {
-                gateway: vec!["10.0.0.1".parse().unwrap()],
-                ..config(Kind::Sink)
-            },
+            given(Kind::Sink, |c| {
+                c.gateway = vec!["10.0.0.1".parse().unwrap()]
+            }),
             "gateway = 10.0.0.1",
         ),
         (
-            Config {
-                pace: Some(Pace::Acks),
-                ..config(Kind::Echo)
-            },
+            given(Kind::Echo, |c| c.pace = Some(Pace::Acks)),
             "pace = acks",
         ),
         (
-            Config {
-                path: Some(ReceivePath::NiLrp),
-                ..config(Kind::Echo)
-            },
+            given(Kind::Echo, |c| c.path = Some(ReceivePath::NiLrp)),
             "path = ni-lrp",
         ),
         (
-            Config {
-                on: On::Packet("eth0".to_owned()),
-                address: vec!["198.18.0.2/24".parse().unwrap()],
-                poll_control_group: Some("/sys/fs/cgroup/a".into()),
-                ..config(Kind::Echo)
-            },
+            given(Kind::Echo, on_packet_socket),
             "poll-control-group = /sys/fs/cgroup/a",
         ),
         (
-            Config {
-                tcp_buffer_bytes: Some(1 << 20),
-                ..config(Kind::Http)
-            },
+            given(Kind::Http, |c| c.tcp_buffer_bytes = Some(1 << 20)),
             "tcp-buffer-bytes = 1048576",
         ),
         (
-            Config {
-                tcp_buffer_bytes: Some(1 << 20),
-                on: On::Packet("eth0".to_owned()),
-                ..config(Kind::Echo)
-            },
+            given(Kind::Echo, buffer_of_udp),
             "tcp-buffer-bytes = 1048576",
         ),
     ] {
