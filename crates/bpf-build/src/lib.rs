@@ -10,11 +10,13 @@
 //! header before ([`write_header`]). Those that the program has first are in its object's
 //! types, and so in the skeleton.
 //!
+//! Headers that programs of several crates include are here, in `src/bpf`.
+//!
 //! The programs use CO-RE with hand-written, partial kernel types (in each
 //! `*.bpf.c`, or a header beside it), so no `vmlinux.h` is generated or kept.
 
 use std::fmt::{Debug, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
@@ -86,7 +88,10 @@ pub fn compile(name: &str) {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("set by cargo");
     let bpf_dir = manifest_dir.join("src/bpf");
     let skeleton = out_dir.join(format!("{name}.skel.rs"));
-    println!("cargo:rerun-if-changed={}", bpf_dir.display());
+    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bpf");
+    for dir in [&bpf_dir, &shared] {
+        println!("cargo:rerun-if-changed={}", dir.display());
+    }
 
     // `-target bpf` does not search Debian's multiarch directory, where
     // <asm/types.h> lives.
@@ -98,6 +103,8 @@ pub fn compile(name: &str) {
             multiarch.as_ref(),
             "-I".as_ref(),
             out_dir.as_os_str(),
+            "-I".as_ref(),
+            shared.as_os_str(),
             "-Wall".as_ref(),
             "-Wextra".as_ref(),
             "-Wno-unused-parameter".as_ref(),

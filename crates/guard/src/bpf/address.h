@@ -3,6 +3,7 @@
 #ifndef PLIMSOLL_ADDRESS_H
 #define PLIMSOLL_ADDRESS_H
 
+#include "syn_ack.h"
 #include "verdict.h"
 
 static __always_inline bool same_address(const struct address *a, const struct address *b)
@@ -43,27 +44,13 @@ static __always_inline bool is_link_local(const struct address *address)
 	return bpf_ntohl(address->words[0]) >> 22 == 0xfe80 >> 6;
 }
 
-/*
- * Whether a packet may come from this source over a wire: not from an address of
- * this host, nor from one that is nobody's (RFC 6890; the stack's "martians").
- */
+/* Whether a packet may come from this source over a wire: not from an address of this host. */
 static __always_inline bool is_possible_source(const struct packet *packet)
 {
 	const struct address *source = &packet->source;
-	__u32 first = bpf_ntohl(source->words[0]), last = bpf_ntohl(source->words[3]);
 
-	if (packet->ipv6) {
-		bool has_no_prefix = !source->words[0] && !source->words[1] && !source->words[2];
-
-		/* Multicast, unspecified, loopback, and IPv4 in disguise. */
-		if (first >> 24 == 0xff || (has_no_prefix && last <= 1) ||
-		    (!source->words[0] && !source->words[1] &&
-		     source->words[2] == bpf_htonl(0xffff)))
-			return false;
-	} else if (last >> 24 == 0 || last >> 24 == 127 || last >> 28 >= 0xe) {
-		return false;
-	}
-	return !bpf_map_lookup_elem(&local_addresses, source);
+	return can_be_source(source->words, packet->ipv6) &&
+	       !bpf_map_lookup_elem(&local_addresses, source);
 }
 
 #endif

@@ -29,72 +29,9 @@
 #include "parse.h"
 
 #include "address.h"
+#include "syn_ack.h"
 
-#define TCP_BYTES_MAX 60
-#define TCP_OPTION_END 0
-#define TCP_OPTION_NOP 1
-#define TCP_OPTION_MSS 2
 #define TCP_OPTION_MPTCP 30
-#define TCP_OPTIONS_MAX 20 /* looked at: more than any stack sends */
-#define HOP_LIMIT_DEFAULT 64
-
-/* What became of a SYN that was to be answered. */
-enum answer {
-	ANSWER_IMPOSSIBLE, /* the SYN is as it was */
-	ANSWER_READY, /* the SYN is its answer now, unless that is only observed */
-	ANSWER_SPOILT, /* neither */
-};
-
-struct syn_ack {
-	struct tcphdr tcp;
-	__u8 mss_kind;
-	__u8 mss_bytes;
-	__be16 mss;
-};
-
-/* What the pseudo header has besides the addresses (RFC 9293, section 3.1): protocol, length. */
-#define TCP_PSEUDO_SUM bpf_htonl(IPPROTO_TCP + sizeof(struct syn_ack))
-
-/* The headers of a packet to a listener, copied out of the frame. */
-struct handshake {
-	struct xdp_md *ctx;
-	__u32 network; /* offset of the IP header */
-	__u32 ipv6;
-	union {
-		struct iphdr ipv4_header;
-		struct ipv6hdr ipv6_header;
-	};
-	union {
-		struct tcphdr tcp;
-		__u8 options[TCP_BYTES_MAX];
-	};
-	__u32 tcp_bytes;
-};
-
-static __always_inline bool load_handshake(struct xdp_md *ctx, __u32 network, __u32 transport,
-					   __u32 ipv6, struct handshake *handshake)
-{
-	__u64 bytes;
-
-	handshake->ctx = ctx;
-	handshake->network = network;
-	handshake->ipv6 = ipv6;
-	if (ipv6) {
-		if (bpf_xdp_load_bytes(ctx, network, &handshake->ipv6_header,
-				       sizeof(handshake->ipv6_header)))
-			return false;
-	} else if (bpf_xdp_load_bytes(ctx, network, &handshake->ipv4_header,
-				      sizeof(handshake->ipv4_header))) {
-		return false;
-	}
-	if (bpf_xdp_load_bytes(ctx, transport, &handshake->tcp, sizeof(handshake->tcp)))
-		return false;
-	bytes = handshake->tcp.doff * 4;
-	if (bytes < sizeof(handshake->tcp) || bytes > TCP_BYTES_MAX)
-		return false;
-	handshake->tcp_bytes = bytes;
-	return !bpf_xdp_load_bytes(ctx, transport, handshake->options, bytes);
-}
 
 /* The listener the packet is for; NULL, or a reference to be released. */
 static __always_inline struct bpf_sock *find_listener(const struct handshake *handshake)
@@ -124,15 +61,6 @@ static __always_inline struct bpf_sock *find_listener(const struct handshake *ha
 		return found;
 	bpf_sk_release(found);
 	return NULL;
-}
-
-static __always_inline __u16 fold(__s64 sum)
-{
-	__u32 folded = (__u32)sum;
-
-	folded = (folded & 0xffff) + (folded >> 16);
-	folded = (folded & 0xffff) + (folded >> 16);
-	return ~folded;
 }
 
 static __always_inline __u16 mss_of_interface(bool ipv6)
@@ -174,75 +102,6 @@ static __always_inline __u8 hops_of(const struct bpf_sock *listener, bool ipv6)
 	return hops < 0 ? HOP_LIMIT_DEFAULT : hops;
 }
 
-static __always_inline void build_syn_ack(const struct handshake *syn, __u32 cookie, __u32 window,
-					  __u16 mss, struct syn_ack *answer)
-{
-	answer->tcp.source = syn->tcp.dest;
-	answer->tcp.dest = syn->tcp.source;
-	answer->tcp.seq = bpf_htonl(cookie);
-	answer->tcp.ack_seq = bpf_htonl(bpf_ntohl(syn->tcp.seq) + 1);
-	answer->tcp.doff = sizeof(*answer) / 4;
-	answer->tcp.syn = 1;
-	answer->tcp.ack = 1;
-	answer->tcp.window = bpf_htons(window > 0xffff ? 0xffff : window);
-	answer->mss_kind = TCP_OPTION_MSS;
-	answer->mss_bytes = 4;
-	answer->mss = bpf_htons(mss);
-}
-
-/* Swaps the Ethernet addresses; tags and ethertype stay. */
-static __always_inline bool store_ethernet(struct xdp_md *ctx)
-{
-	__u8 addresses[2 * ETH_ALEN], swapped[2 * ETH_ALEN];
-
-	if (bpf_xdp_load_bytes(ctx, 0, addresses, sizeof(addresses)))
-		return false;
-	__builtin_memcpy(swapped, addresses + ETH_ALEN, ETH_ALEN);
-	__builtin_memcpy(swapped + ETH_ALEN, addresses, ETH_ALEN);
-	return !bpf_xdp_store_bytes(ctx, 0, swapped, sizeof(swapped));
-}
-
-static __always_inline bool store_ipv4(const struct handshake *syn, struct syn_ack *answer,
-				       __u8 hops)
-{
-	struct iphdr ip = {
-		.version = 4,
-		.ihl = 5,
-		.tot_len = bpf_htons(sizeof(ip) + sizeof(*answer)),
-		.frag_off = bpf_htons(0x4000), /* don't fragment */
-		.ttl = hops,
-		.protocol = IPPROTO_TCP,
-		.saddr = syn->ipv4_header.daddr,
-		.daddr = syn->ipv4_header.saddr,
-	};
-	__s64 sum = bpf_csum_diff(0, 0, &ip.saddr, 2 * sizeof(ip.saddr), TCP_PSEUDO_SUM);
-
-	ip.check = fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0));
-	answer->tcp.check = fold(bpf_csum_diff(0, 0, (__be32 *)answer, sizeof(*answer), sum));
-	return !bpf_xdp_store_bytes(syn->ctx, syn->network, &ip, sizeof(ip)) &&
-	       !bpf_xdp_store_bytes(syn->ctx, syn->network + sizeof(ip), answer,
-				    sizeof(*answer));
-}
-
-static __always_inline bool store_ipv6(const struct handshake *syn, struct syn_ack *answer,
-				       __u8 hops)
-{
-	struct ipv6hdr ip = {
-		.version = 6,
-		.payload_len = bpf_htons(sizeof(*answer)),
-		.nexthdr = IPPROTO_TCP,
-		.hop_limit = hops,
-		.saddr = syn->ipv6_header.daddr,
-		.daddr = syn->ipv6_header.saddr,
-	};
-	__s64 sum = bpf_csum_diff(0, 0, (__be32 *)&ip.saddr, 2 * sizeof(ip.saddr), TCP_PSEUDO_SUM);
-
-	answer->tcp.check = fold(bpf_csum_diff(0, 0, (__be32 *)answer, sizeof(*answer), sum));
-	return !bpf_xdp_store_bytes(syn->ctx, syn->network, &ip, sizeof(ip)) &&
-	       !bpf_xdp_store_bytes(syn->ctx, syn->network + sizeof(ip), answer,
-				    sizeof(*answer));
-}
-
 static __always_inline __s64 cookie_for(struct bpf_sock *listener, struct handshake *syn)
 {
 	__u64 tcp_bytes = syn->tcp_bytes;
@@ -282,27 +141,6 @@ static __always_inline bool is_too_far(const struct bpf_sock *listener,
 	       syn->ipv6_header.hop_limit < inet->pinet6->min_hopcount;
 }
 
-/* Whether the SYN asks for Multipath TCP. */
-static __always_inline bool wants_paths(const struct handshake *syn)
-{
-	__u64 at = sizeof(syn->tcp), bytes;
-	__u8 kind;
-
-	for (int i = 0; i < TCP_OPTIONS_MAX; i++) {
-		barrier_var(at);
-		if (at + 1 >= syn->tcp_bytes || at > TCP_BYTES_MAX - 2)
-			return false;
-		kind = syn->options[at];
-		bytes = kind == TCP_OPTION_NOP ? 1 : syn->options[at + 1];
-		if (kind == TCP_OPTION_MPTCP)
-			return true;
-		if (kind == TCP_OPTION_END || bytes == 0)
-			return false;
-		at += bytes;
-	}
-	return false;
-}
-
 /* Whether the stack has to treat the SYN, whatever comes of it. */
 static __always_inline bool is_for_stack(const struct bpf_sock *listener,
 					 const struct handshake *syn)
@@ -312,7 +150,8 @@ static __always_inline bool is_for_stack(const struct bpf_sock *listener,
 
 	if (has_keys(listener) || is_too_far(listener, syn))
 		return true;
-	return bpf_core_field_exists(tcp->is_mptcp) && tcp->is_mptcp && wants_paths(syn);
+	return bpf_core_field_exists(tcp->is_mptcp) && tcp->is_mptcp &&
+	       find_option(syn, TCP_OPTION_MPTCP, 0);
 }
 
 /* Whether an answer would arrive, as far as the SYN itself can tell. */
@@ -342,7 +181,7 @@ __noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 trans
 	struct bpf_sock *listener;
 	const struct sock *sk;
 	__s64 cookie;
-	__u32 window, bytes;
+	__u32 window;
 	__u16 mss;
 	__u8 hops;
 
@@ -369,13 +208,7 @@ __noinline int answer_with_cookie(struct xdp_md *ctx, __u32 network, __u32 trans
 	if (cookie < 0)
 		return ANSWER_IMPOSSIBLE;
 	build_syn_ack(&syn, (__u32)cookie, window, mss, &answer);
-	bytes = network + sizeof(answer);
-	bytes += ipv6 ? sizeof(syn.ipv6_header) : sizeof(syn.ipv4_header);
-	if (bpf_xdp_adjust_tail(ctx, (int)(bytes - bpf_xdp_get_buff_len(ctx))))
-		return ANSWER_IMPOSSIBLE;
-	if (ipv6 ? !store_ipv6(&syn, &answer, hops) : !store_ipv4(&syn, &answer, hops))
-		return ANSWER_SPOILT;
-	return store_ethernet(ctx) ? ANSWER_READY : ANSWER_SPOILT;
+	return turn_into(&syn, &answer, hops);
 }
 
 /* Whether the end of a handshake carries a cookie that the stack will take. */

@@ -26,7 +26,8 @@
  *
  * Here is the way of a frame; each step has its header: parse.h (headers),
  * address.h (whose destination), udp.h with known_socket.h and udp_queue.h,
- * tcp.h with backlog.h, connection.h, known_connection.h, cookie.h and transmit.h, fragment.h, channel.h (a socket's slot and books),
+ * tcp.h with backlog.h, connection.h, known_connection.h, cookie.h and transmit.h (and bpf-build's syn_ack.h and refusals.h),
+ * fragment.h, channel.h (a socket's slot and books),
  * fairness.h with source_credit.h and known_source.h (whose packets an overloaded channel takes),
  * observing.h (how full a queue would be),
  * share.h and protection.h (shedding), closed_port.h and translation.h with conntrack.h and hidden.h; maps.h is what stays between two packets,
