@@ -220,6 +220,10 @@ impl Device for Vlan {
         self.device.know_cookies(key)
     }
 
+    fn know_source(&self, source: IpAddr) {
+        self.device.know_source(source);
+    }
+
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         self.device.claim(endpoint)
     }
