@@ -5,7 +5,7 @@
 //! | module | decides | used by |
 //! | --- | --- | --- |
 //! | [`aggregation`] | when to poll next, so that a poll finds a wanted number of packets | sim, stack |
-//! | [`answering`] | whether cookies are answered from the driver or by the stack | guard |
+//! | [`answering`] | whether cookies are answered from the driver or by the stack | guard, stack |
 //! | [`channel`] | which packets a queue between demultiplexing and consumer takes | programs, sim, stack, testbed (its size) |
 //! | [`charge`] | whom work is charged to; what is shed ([`charge::shedding`]) | guard, sim |
 //! | [`cpu_limit`] | when packets have used their part of a period | kernel (its polling limit), programs (its default), sim, stack |

@@ -77,12 +77,6 @@ impl Host {
             table.add_address(net.addr())?;
             device.add_address(net.addr())?;
         }
-        let cookies = Cookies::new()?;
-        if config.path == ReceivePath::NiLrp {
-            let told = device.open_all_connections();
-            told.and_then(|()| device.know_cookies(cookies.key()))
-                .map_err(Error::io("have the device know of connections"))?;
-        }
         for broadcast in egress.broadcasts() {
             table.add_broadcast(broadcast)?;
         }
@@ -98,21 +92,28 @@ impl Host {
         if let Some(ahead) = &ahead {
             table.note_for(ahead.notes());
         }
+        let tcp = Tcp::new(
+            config.tcp,
+            (Cookies::new()?, egress.mtu),
+            (table.ready(), table.known()),
+            book.open(Owner::TcpOutgoing),
+        );
+        let device_demultiplexes = config.path == ReceivePath::NiLrp;
+        if device_demultiplexes {
+            let told = device.open_all_connections();
+            told.and_then(|()| device.know_cookies(&tcp.answers))
+                .map_err(Error::io("have the device know of connections"))?;
+        }
         Ok(Self {
             polling,
             ahead,
-            device_demultiplexes: config.path == ReceivePath::NiLrp,
+            device_demultiplexes,
             fragments: Mutex::new(Fragments {
                 reassembler: Reassembler::new(config.reassembly),
                 early: table.take_fragment_channel(),
                 tally: book.open(Owner::Demultiplexer),
             }),
-            tcp: Tcp::new(
-                config.tcp,
-                cookies,
-                (table.ready(), table.known()),
-                book.open(Owner::TcpOutgoing),
-            ),
+            tcp,
             device,
             capabilities,
             egress,
@@ -173,6 +174,7 @@ impl Host {
     /// Frames by what became of them.
     pub(crate) fn counts(&self) -> Counts {
         let mut counts = self.book.counts();
+        counts.add_answered(self.device.answered_syns());
         counts.add_channels(&self.table.lock().channel_counts());
         counts.incomplete = self.fragments.lock().reassembler.incomplete();
         counts
@@ -187,6 +189,9 @@ impl Host {
         drop(table);
         let demultiplexer = charged.entry(Owner::Demultiplexer).or_default();
         demultiplexer.counts.incomplete = self.fragments.lock().reassembler.incomplete();
+        demultiplexer
+            .counts
+            .add_answered(self.device.answered_syns());
         charged
     }
 

@@ -35,7 +35,7 @@ pub enum Outcome {
     /// A SYN beyond its listener's backlog, or the end of a handshake by cookie without a place:
     /// discarded.
     Backlog,
-    /// A SYN beyond its listener's backlog, answered with a cookie.
+    /// A SYN beyond its listener's backlog, answered with a cookie: here, or by the device.
     SynCookie,
     /// For a local port where nobody listens.
     ClosedPort,
@@ -128,7 +128,7 @@ const OF_CHANNELS: [(Outcome, channel::Outcome); 4] = [
 /// Frames by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Frames taken from devices.
+    /// Frames taken from devices, and SYNs that these answered.
     pub received: u64,
     /// Frames that are in a channel now.
     pub queued: u64,
@@ -142,6 +142,12 @@ impl Counts {
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.by_outcome.iter().sum()
+    }
+
+    /// Adds SYNs that the device answered with cookies.
+    pub(crate) fn add_answered(&mut self, syns: u64) {
+        self.received += syns;
+        self.by_outcome[Outcome::SynCookie as usize] += syns;
     }
 
     /// Adds what ended in channels; what was delivered there is counted by the

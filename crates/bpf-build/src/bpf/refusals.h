@@ -13,6 +13,10 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
+struct bpf_prog;
+
+extern void *bpf_rdonly_cast(const void *object, __u32 btf_id) __ksym;
+
 static __always_inline bool is_watched(const struct net_device *trusted);
 
 static __always_inline void on_refused(__u32 answers_refused);

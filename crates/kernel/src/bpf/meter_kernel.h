@@ -3,6 +3,8 @@
 #ifndef PLIMSOLL_METER_KERNEL_H
 #define PLIMSOLL_METER_KERNEL_H
 
+#include "interface.h"
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct thread_info {
@@ -28,21 +30,6 @@ struct task_struct {
 	int pid;
 	int tgid;
 	char comm[16];
-};
-
-struct ns_common {
-	unsigned int inum;
-};
-
-struct net {
-	struct ns_common ns;
-};
-
-struct net_device {
-	int ifindex;
-	struct {
-		struct net *net;
-	} nd_net;
 };
 
 struct napi_struct {

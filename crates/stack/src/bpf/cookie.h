@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
-/* How what brings a listener's SYN cookie back is known: the rules are tcp/cookie.rs's. */
+/* A listener's SYN cookies, and how what brings one back is known: the rules are tcp/cookie.rs's. */
 #ifndef PLIMSOLL_STEER_COOKIE_H
 #define PLIMSOLL_STEER_COOKIE_H
 
@@ -61,6 +61,19 @@ static __noinline __u64 cookie_hash(const volatile struct told *told, const stru
 	return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
+/* What of the hash is in a cookie. */
+static __always_inline __u32 cookie_tag(const volatile struct told *told, const struct asked *asked,
+					__u32 told_in)
+{
+	return cookie_hash(told, asked, told_in) & ((1 << COOKIE_HASH_BITS) - 1);
+}
+
+/* The time that a cookie of now says. */
+static __always_inline __u32 cookie_unit(void)
+{
+	return bpf_ktime_get_ns() / (COOKIE_UNIT_S * NS_PER_S) % COOKIE_UNITS;
+}
+
 /* Whether a listener has answered the SYN before this segment with a cookie (tcp/cookie.rs). */
 static __always_inline int brings_cookie_back(const volatile struct told *told,
 					      const struct address *local,
@@ -75,7 +88,7 @@ static __always_inline int brings_cookie_back(const volatile struct told *told,
 		return 0;
 	cookie = bpf_ntohl(tcp->ack_seq) - 1;
 	told_in = cookie >> COOKIE_HASH_BITS;
-	age = bpf_ktime_get_ns() / (COOKIE_UNIT_S * NS_PER_S) - (told_in >> COOKIE_CLASS_BITS);
+	age = cookie_unit() - (told_in >> COOKIE_CLASS_BITS);
 	/* Spares most that was made up the hash. */
 	if (age % COOKIE_UNITS > 1)
 		return 0;
@@ -84,7 +97,7 @@ static __always_inline int brings_cookie_back(const volatile struct told *told,
 	asked.ends.local_port = ports->destination;
 	asked.ends.remote_port = ports->source;
 	asked.sequence = bpf_htonl(bpf_ntohl(tcp->seq) - 1);
-	return !((cookie_hash(told, &asked, told_in) ^ cookie) & ((1 << COOKIE_HASH_BITS) - 1));
+	return cookie_tag(told, &asked, told_in) == (cookie & ((1 << COOKIE_HASH_BITS) - 1));
 }
 
 #endif

@@ -12,9 +12,9 @@
  * - a TCP connection that has a channel: the main socket, while the channel has room;
  * - an endpoint at the frame's address, else one at any address if this is an address of the
  *   stack's: its socket, or one of those that share it, by a hash of the flow. A listener whose
- *   connections have channels gets SYNs while it takes or answers any, then some of sources that
- *   have ended a handshake before, what ends a handshake
- *   that a SYN cookie began, and of other segments as many as may be answered;
+ *   connections have channels gets SYNs while it takes or answers any, what ends a handshake that a
+ *   SYN cookie began, and of other segments as many as may be answered. Once it has given all its
+ *   answers the others are given here, or some of sources that have ended a handshake before pass;
  * - an ICMP error about what an endpoint sent: the main socket;
  * - an address that the stack owns (ARP and neighbour solicitations for it
  *   included): the main socket; but of what is for a port that nobody bound, only as
@@ -47,6 +47,9 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "address.h"
+#include "answer.h"
+#include "answers.h"
 #include "cookie.h"
 #include "steer.h"
 #include "strays.h"
@@ -58,13 +61,16 @@
 #define ICMP_BYTES 8
 #define UNREACHABLE 3 /* RFC 792; linux/icmp.h takes the C library's headers in */
 #define NEIGHBOUR_SOLICITATION 135 /* RFC 4861, 4.3 */
-#define TO_SOCKET 16 /* greater than any verdict of XDP */
+#define TO_ANSWER 8 /* a verdict: greater than any of XDP */
+#define TO_SOCKET 16
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* Never read: a type of no variable would not be in the BTF. */
 const volatile enum steer_limit limits;
 const volatile enum company_place company_places;
+const volatile enum answers_place answers_places;
+const volatile enum cookie_segment cookie_segments;
 const volatile enum entry_count entry_count_places;
 const volatile enum possession possessions;
 
@@ -73,6 +79,13 @@ volatile struct told told;
 
 /* Has nobody know which flow is whose. */
 const volatile __u64 secret;
+
+/*
+ * The interface itself where answers are redirected to it, 0 where they are sent by XDP_TX. A veth whose
+ * other end has GRO and no XDP program takes what XDP_TX sends and wakes nobody there: once its ring is
+ * full of that, nothing arrives any more, whoever sends it (veth_xdp_flush of Linux 6.18).
+ */
+const volatile __u32 answers_by;
 
 /* The queue that all sockets are bound to, unless they are bound to all queues. */
 const volatile __u32 queue;
@@ -167,7 +180,7 @@ struct tag {
 	__be16 protocol; /* of what follows */
 };
 
-enum answer {
+enum giving {
 	GIVEN,
 	TRIED, /* there is no room that is known of */
 	REFUSED,
@@ -189,11 +202,11 @@ static __always_inline int has_paused(struct given *to_it)
  * A socket's frames come by one queue, so nobody else counts at the same time. Those of a
  * connection may come by several if its flow moves: then some are not counted.
  */
-static __always_inline enum answer give(__u32 index)
+static __always_inline enum giving give(__u32 index)
 {
 	struct given *to_it = bpf_map_lookup_elem(&given, &index);
 	__u64 *limit = bpf_map_lookup_elem(&given_up_to, &index);
-	enum answer answer = GIVEN;
+	enum giving giving = GIVEN;
 
 	if (!to_it || !limit || !*limit)
 		return GIVEN;
@@ -203,10 +216,10 @@ static __always_inline enum answer give(__u32 index)
 			to_it->refused++;
 			return REFUSED;
 		}
-		answer = TRIED;
+		giving = TRIED;
 	}
 	to_it->frames++;
-	return answer;
+	return giving;
 }
 
 /*
@@ -218,7 +231,7 @@ static __always_inline int give_within_queue(__u32 place, __u32 of_queue)
 	__u32 all = GIVEN_TO_QUEUES + (all_queues ? of_queue : 0);
 	__u64 *limit = bpf_map_lookup_elem(&given_up_to, &all);
 	struct given *to_all = bpf_map_lookup_elem(&given, &all);
-	enum answer answer;
+	enum giving giving;
 
 	if (!limit || !*limit || !to_all)
 		return give(place) != REFUSED;
@@ -227,11 +240,11 @@ static __always_inline int give_within_queue(__u32 place, __u32 of_queue)
 		to_all->refused++;
 		return 0;
 	}
-	answer = give(place);
+	giving = give(place);
 	/* A frame that was only tried finds no place, and the driver has it back. */
-	if (answer == GIVEN)
+	if (giving == GIVEN)
 		to_all->frames++;
-	return answer != REFUSED;
+	return giving != REFUSED;
 }
 
 /* A verdict: that it goes to this socket of its queue. */
@@ -260,14 +273,6 @@ static __always_inline __u8 possession_of(const struct address *address)
 static __always_inline int to_owner(const struct address *address)
 {
 	return possession_of(address) == OWNED ? to_socket(MAIN_SOCKET) : XDP_PASS;
-}
-
-static __always_inline void map_ipv4(struct address *address, __be32 ipv4)
-{
-	__builtin_memset(address, 0, 10);
-	address->bytes[10] = 0xff;
-	address->bytes[11] = 0xff;
-	__builtin_memcpy(&address->bytes[12], &ipv4, sizeof(ipv4));
 }
 
 /* Where an endpoint at any address stands. */
@@ -336,36 +341,37 @@ static __always_inline int stray_to_main(enum stray kind)
 	return stray_passes(kind) ? to_socket(MAIN_SOCKET) : XDP_DROP;
 }
 
-/* What belongs to no connection, for a listener whose connections have channels. */
-static __always_inline int to_listener(__u32 entry, const struct address *local,
-				       const struct address *remote, const struct ports *ports,
-				       void *end)
+static __always_inline int drop_beyond_backlog(void)
 {
 	__u32 first = 0;
-	struct strays *all;
+	struct strays *all = bpf_map_lookup_elem(&strays, &first);
 
-	if (!begins_connection(ports, end)) {
-		if (is_late(local, remote, ports))
-			return stray_to_main(LATE);
-		return stray_to_main(brings_cookie_back(&told, local, remote, ports, end) ? WITH_COOKIE :
-										     FOR_LISTENER);
-	}
-	if (!(entry & BEYOND_BACKLOG))
-		return to_socket(MAIN_SOCKET);
-	if (entry & TAKES_KNOWN && bpf_map_lookup_elem(&known, remote))
-		return stray_to_main(OF_KNOWN);
-	all = bpf_map_lookup_elem(&strays, &first);
 	if (all)
 		__sync_fetch_and_add(&all->beyond_backlog, 1);
 	return XDP_DROP;
 }
 
-static __always_inline int is_ipv4(const struct address *address)
+/* What belongs to no connection, for a listener whose connections have channels. */
+static __always_inline int to_listener(__u32 entry, const struct address *local,
+				       const struct address *remote, const struct ports *ports,
+				       void *end)
 {
-	__be32 words[3];
-
-	__builtin_memcpy(words, address->bytes, sizeof(words));
-	return !words[0] && !words[1] && words[2] == bpf_htonl(0xffff);
+	if (!begins_connection(ports, end)) {
+		if (is_late(local, remote, ports))
+			return stray_to_main(LATE);
+		if (!brings_cookie_back(&told, local, remote, ports, end))
+			return stray_to_main(FOR_LISTENER);
+		count_answers(ANSWERS_RETURNED, 1);
+		return stray_to_main(WITH_COOKIE);
+	}
+	if (!(entry & BEYOND_BACKLOG))
+		return to_socket(MAIN_SOCKET);
+	if (!(entry & TAKES_KNOWN))
+		return drop_beyond_backlog();
+	if (answers_syns())
+		return TO_ANSWER;
+	return bpf_map_lookup_elem(&known, remote) ? stray_to_main(OF_KNOWN) :
+						    drop_beyond_backlog();
 }
 
 /* As socket_of(), for the endpoint at any address, of which this is one. */
@@ -577,6 +583,17 @@ static __always_inline void note_company(__u32 found)
 		++*others;
 }
 
+/* Sends a SYN back as its answer. */
+static __always_inline int send_answer(struct xdp_md *ctx)
+{
+	__u32 network = sizeof(struct ethhdr) + (told.vlan ? sizeof(struct tag) : 0);
+
+	if (answer_syn(ctx, network, &told) != ANSWER_READY)
+		return drop_beyond_backlog();
+	count_answers(ANSWERS_GIVEN, 1);
+	return answers_by ? bpf_redirect(answers_by, 0) : XDP_TX;
+}
+
 SEC("xdp")
 int steer(struct xdp_md *ctx)
 {
@@ -599,6 +616,8 @@ int steer(struct xdp_md *ctx)
 	}
 	if (counts_company)
 		note_company(found);
+	if (verdict == TO_ANSWER)
+		return send_answer(ctx);
 	if (verdict < TO_SOCKET)
 		return verdict;
 	return deliver(verdict - TO_SOCKET, of_queue);

@@ -20,7 +20,7 @@ enum steer_limit {
 	MEMBERS_MAX = 64, /* a power of two */
 	LISTENER = 1 << 17, /* set in the number of an endpoint's socket: connections have channels */
 	BEYOND_BACKLOG = 1 << 18, /* set for a listener that takes no SYNs now */
-	TAKES_KNOWN = 1 << 20, /* set beside it for one that takes those of known sources */
+	TAKES_KNOWN = 1 << 20, /* set beside it for one that takes those of known sources, if nobody answers */
 	IPV4_ALONE = 1 << 19, /* set for an endpoint at any address that has no IPv6 */
 	CONNECTIONS_MAX = 1 << 15, /* each is a channel; in `given` they follow all sockets */
 	GIVEN_TO_QUEUES = PLACES_OF_SOCKETS + CONNECTIONS_MAX, /* in `given`, where queues are */
@@ -31,6 +31,21 @@ enum steer_limit {
 	COOKIE_CLASS_BITS = 3,
 	COOKIE_UNIT_S = 64, /* of a cookie's age */
 	COOKIE_UNITS = 32, /* are counted */
+};
+
+/*
+ * Largest segments that a cookie can say, in bytes: what IPv4 and IPv6 take at least, usual tunnels,
+ * Ethernet, and jumbo frames.
+ */
+enum cookie_segment {
+	COOKIE_SEGMENT_0 = 536,
+	COOKIE_SEGMENT_1 = 1220,
+	COOKIE_SEGMENT_2 = 1300,
+	COOKIE_SEGMENT_3 = 1360,
+	COOKIE_SEGMENT_4 = 1400,
+	COOKIE_SEGMENT_5 = 1440,
+	COOKIE_SEGMENT_6 = 1460,
+	COOKIE_SEGMENT_7 = 8940,
 };
 
 /* Where `entry_counts` has which. */
@@ -52,6 +67,19 @@ struct told {
 	__u32 all_channels; /* each TCP connection has a channel */
 	__u64 cookie_key[2]; /* of listeners' SYN cookies: tcp/cookie.rs */
 	__u32 has_cookies; /* the key was told */
+	__u32 window; /* that an answer with a cookie names */
+	__u32 segments[2]; /* the largest that the stack takes, of IPv4 and of IPv6 */
+	__u8 mac[6]; /* the interface's Ethernet address */
+	__u8 reserved[2];
+};
+
+/* What the program and its owner tell each other of its answers to SYNs. */
+enum answers_place {
+	ANSWERS_WANTED, /* 0: the program answers none. Told by the owner, and by a refusal */
+	ANSWERS_GIVEN,
+	ANSWERS_REFUSED, /* the driver could not make or send them */
+	ANSWERS_RETURNED, /* segments that brought a cookie back, whoever gave it */
+	ANSWERS_PLACES,
 };
 
 /* What the program and its owner tell each other of company. */
@@ -101,9 +129,9 @@ struct group {
 
 /*
  * Of the frames for ports that nobody bound, and of segments for listeners that belong to no
- * connection, with a cookie and without, SYNs of known sources, and segments of connections that
- * are over: how many passed in this tick, and how many of all were dropped. And SYNs that a full
- * backlog has cost.
+ * connection, with a cookie and without, SYNs of known sources, segments of connections that
+ * are over, and SYNs that are answered here: how many passed in this tick, and how many of all were
+ * dropped. And SYNs that a full backlog has cost.
  */
 struct strays {
 	__u64 tick;
@@ -114,6 +142,7 @@ struct strays {
 	__u64 passed_with_cookies;
 	__u64 passed_of_known;
 	__u64 passed_late;
+	__u64 answered;
 };
 
 /*

@@ -124,10 +124,24 @@ pub struct Endpoint {
 pub enum Takes {
     /// Everybody's.
     All,
-    /// Those of [known sources](Device::know_source) alone, and not without a bound.
+    /// Those of [known sources](Device::know_source) alone, and not without a bound. The device may
+    /// [answer](Device::know_cookies) others, or all.
     Known,
     /// Nobody's.
     None,
+}
+
+/// How listeners answer SYNs with cookies (`tcp/cookie.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CookieAnswers {
+    /// Of the hash that is in a cookie.
+    pub key: [u64; 2],
+    /// Listeners do answer.
+    pub are_given: bool,
+    /// What an answer offers.
+    pub window: u16,
+    /// The largest segments that the stack takes, of IPv4 and of IPv6.
+    pub segments: [u16; 2],
 }
 
 /// A channel of TCP's in a device's own demultiplexer: its frames come with the device's
@@ -334,15 +348,26 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// This is the key of the cookies with which listeners answer SYNs. Whoever limits what comes for a
-    /// [listener](Self::open_listener) and belongs to no connection may let pass what brings one back.
+    /// This is how listeners answer SYNs with cookies. Whoever limits what comes for a
+    /// [listener](Self::open_listener) and belongs to no connection may let pass what brings one back. And
+    /// it may answer SYNs itself where a listener takes those of [known sources](Takes::Known) alone.
     ///
     /// # Errors
     ///
     /// The device cannot do it.
-    fn know_cookies(&self, key: [u64; 2]) -> io::Result<()> {
-        let _ = key;
+    fn know_cookies(&self, answers: &CookieAnswers) -> io::Result<()> {
+        let _ = answers;
         Ok(())
+    }
+
+    /// Whether it [answers](Self::know_cookies) SYNs itself now, as far as it knows.
+    fn answers_syns(&self) -> bool {
+        false
+    }
+
+    /// SYNs that it has answered so far.
+    fn answered_syns(&self) -> u64 {
+        0
     }
 
     /// `endpoint` is served here from now on: a device that shares its

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, Frame, Pool};
+use super::{Batch, Capabilities, Channel, CookieAnswers, Device, Drops, Endpoint, Frame, Pool};
 use crate::error::Error;
 
 /// Both addresses, which stand before the tag.
@@ -216,8 +216,16 @@ impl Device for Vlan {
         self.device.open_all_connections()
     }
 
-    fn know_cookies(&self, key: [u64; 2]) -> io::Result<()> {
-        self.device.know_cookies(key)
+    fn know_cookies(&self, answers: &CookieAnswers) -> io::Result<()> {
+        self.device.know_cookies(answers)
+    }
+
+    fn answers_syns(&self) -> bool {
+        self.device.answers_syns()
+    }
+
+    fn answered_syns(&self) -> u64 {
+        self.device.answered_syns()
     }
 
     fn know_source(&self, source: IpAddr) {

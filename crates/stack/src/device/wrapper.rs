@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, Pool};
+use super::{Batch, Capabilities, Channel, CookieAnswers, Device, Drops, Endpoint, Pool};
 use crate::error::Error;
 
 /// A device that may change what it receives and sends. The rest is the inner
@@ -141,8 +141,16 @@ impl<W: Wrapper> Device for W {
         self.inner().open_all_connections()
     }
 
-    fn know_cookies(&self, key: [u64; 2]) -> io::Result<()> {
-        self.inner().know_cookies(key)
+    fn know_cookies(&self, answers: &CookieAnswers) -> io::Result<()> {
+        self.inner().know_cookies(answers)
+    }
+
+    fn answers_syns(&self) -> bool {
+        self.inner().answers_syns()
+    }
+
+    fn answered_syns(&self) -> u64 {
+        self.inner().answered_syns()
     }
 
     fn know_source(&self, source: IpAddr) {

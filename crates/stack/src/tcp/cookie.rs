@@ -16,6 +16,8 @@
 //! 2. A listener answers a bounded number of SYNs in each [`PERIOD`]. What comes beyond ends at the
 //!    demultiplexer (Druschel & Banga, section 3.4), so that a flood takes a part of a CPU and no
 //!    more. The period is long, since clients and floods come in bursts.
+//! 3. On `ni-lrp` the XDP program answers them there by the same rule, while it is seen that its answers
+//!    arrive (`device/xdp/answering.rs`). Then the listener answers fewer itself.
 //!
 //! **Limits.** No other option of the SYN is kept: windows stay below 64 KiB. Whoever sends 2^23
 //! made-up acknowledgements has one connection. If a client's last segment of the handshake is
@@ -33,19 +35,21 @@ use smoltcp::wire::TcpSeqNumber;
 
 use crate::clock;
 use crate::device::xdp::{
-    COOKIE_CLASS_BITS as CLASS_BITS, COOKIE_HASH_BITS as HASH_BITS, COOKIE_UNIT as UNIT,
-    COOKIE_UNITS as UNITS,
+    COOKIE_CLASS_BITS as CLASS_BITS, COOKIE_HASH_BITS as HASH_BITS,
+    COOKIE_SEGMENTS as SEGMENT_BYTES, COOKIE_UNIT as UNIT, COOKIE_UNITS as UNITS,
 };
 use crate::error::Error;
 use crate::random::secret;
 
-/// Largest segments that a cookie can say: what IPv4 and IPv6 take at least, usual tunnels,
-/// Ethernet, and jumbo frames.
-const SEGMENT_BYTES: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1460, 8940];
-
 /// After so long a listener may answer again.
 pub(super) const PERIOD: Duration = Duration::from_millis(50);
 pub(super) const PERIODS_PER_S: u32 = 20;
+/// The same where the device answers meanwhile, at a small part of the cost. It is looked after each
+/// [`PERIOD`] whether it still does.
+const DEVICE_PERIOD: Duration = Duration::from_secs(1);
+/// In it so many times less are answered than in one of the others. More wait in a listener's channel
+/// on a busy CPU, and find it full before anybody knows of a flood.
+const DEVICE_PART: u32 = 4;
 
 /// A SYN as far as its cookie knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,11 +140,13 @@ pub(super) fn octets(address: IpAddr) -> [u8; 16] {
 }
 
 /// How many SYNs one listener may still answer with a cookie.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Answers {
     in_period: u32,
-    left: u32,
-    /// When there are all again.
+    given: u32,
+    /// When the first of the period was given.
+    began: Instant,
+    /// When to look whether there are all again.
     next: Instant,
     /// The last was given then.
     last: Option<Instant>,
@@ -152,36 +158,45 @@ impl Answers {
         let in_period = per_second.div_ceil(PERIODS_PER_S);
         (in_period > 0).then_some(Self {
             in_period,
-            left: in_period,
+            given: 0,
+            began: Instant::ZERO,
             next: Instant::ZERO,
             last: None,
         })
     }
 
-    /// One of them, if any is left.
-    pub(super) fn take(&mut self, now: Instant) -> bool {
-        self.renew(now);
-        let Some(left) = self.left.checked_sub(1) else {
+    /// One of them, if any is left. `by_device`: that answers where this does not.
+    pub(super) fn take(&mut self, now: Instant, by_device: bool) -> bool {
+        self.renew(now, by_device);
+        if self.are_used_up(by_device) {
             return false;
-        };
-        if self.left == self.in_period {
-            self.next = now + PERIOD;
         }
-        self.left = left;
+        if self.given == 0 {
+            (self.began, self.next) = (now, now + PERIOD);
+        }
+        self.given += 1;
         self.last = Some(now);
         true
     }
 
     /// There are as many as in the beginning once the time is up.
-    pub(super) fn renew(&mut self, now: Instant) {
-        if now >= self.next {
-            self.left = self.in_period;
+    pub(super) fn renew(&mut self, now: Instant, by_device: bool) {
+        let period = if by_device { DEVICE_PERIOD } else { PERIOD };
+        if now >= self.began + period {
+            self.given = 0;
+        } else if now >= self.next {
+            self.next = now + PERIOD;
         }
     }
 
-    /// When there will be some again, if none is left.
-    pub(super) fn renewed_at(&self) -> Option<Instant> {
-        (self.left == 0).then_some(self.next)
+    /// When to look whether there are some again, if none is left.
+    pub(super) fn renewed_at(&self, by_device: bool) -> Option<Instant> {
+        self.are_used_up(by_device).then_some(self.next)
+    }
+
+    fn are_used_up(&self, by_device: bool) -> bool {
+        let part = if by_device { DEVICE_PART } else { 1 };
+        self.given >= self.in_period.div_ceil(part)
     }
 
     /// Whether a cookie may be under way.
@@ -268,16 +283,34 @@ mod tests {
         let mut now = at(9);
         assert!(!answers.are_awaited(now));
         for _ in 0..3 {
-            let taken = (0..1000).filter(|_| answers.take(now)).count();
+            let taken = (0..1000).filter(|_| answers.take(now, false)).count();
             assert_eq!(taken, 100);
-            let renewed = answers.renewed_at().expect("none is left");
+            let renewed = answers.renewed_at(false).expect("none is left");
             assert_eq!(renewed, now + PERIOD);
-            answers.renew(now);
-            assert!(answers.renewed_at().is_some(), "too early");
+            answers.renew(now, false);
+            assert!(answers.renewed_at(false).is_some(), "too early");
             now = renewed;
-            answers.renew(now);
-            assert_eq!(answers.renewed_at(), None);
+            answers.renew(now, false);
+            assert_eq!(answers.renewed_at(false), None);
         }
         assert!(answers.are_awaited(now + UNIT) && !answers.are_awaited(now + 3 * UNIT));
+    }
+
+    /// Where it does no more, the listener answers after the usual time.
+    #[test]
+    fn a_listener_answers_seldom_while_the_device_does() {
+        let mut answers = Answers::new(2000).unwrap();
+        let began = at(9);
+        assert_eq!((0..1000).filter(|_| answers.take(began, true)).count(), 25);
+        for period in 1..DEVICE_PERIOD.as_millis() / PERIOD.as_millis() {
+            let now = began + PERIOD * period as u32;
+            assert!(!answers.take(now, true), "{period}");
+            assert_eq!(answers.renewed_at(true), Some(now + PERIOD));
+        }
+        let mut stopped = answers.clone();
+        assert_eq!(stopped.renewed_at(false), None);
+        let now = began + PERIOD;
+        assert_eq!((0..1000).filter(|_| stopped.take(now, false)).count(), 100);
+        assert!(answers.take(began + DEVICE_PERIOD, true));
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use smoltcp::wire::{TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber};
 
-use super::cookie::Syn;
+use super::cookie::{Cookies, Syn};
 use super::reset::{framed, plain};
-use crate::device::{Frame, Mac, Pool};
+use crate::config::TcpConfig;
+use crate::device::{CookieAnswers, Frame, Mac, Pool};
 use crate::wire::packet::Packet;
 
 /// What a SYN without a word about it takes (RFC 9293, 3.7.1).
@@ -51,21 +52,31 @@ pub(super) fn returned(
     Some((syn, before(segment.ack_number())))
 }
 
+/// How SYNs are answered over a link with this MTU.
+pub(super) fn answers(cookies: &Cookies, config: &TcpConfig, mtu: usize) -> CookieAnswers {
+    let segment = |headers| u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX);
+    CookieAnswers {
+        key: cookies.key(),
+        are_given: config.syn_cookies_per_s > 0,
+        window: u16::try_from(config.buffer_bytes).unwrap_or(u16::MAX),
+        segments: HEADERS_BYTES.map(segment),
+    }
+}
+
 /// The answer to a SYN, with a cookie.
 pub(super) fn answer(
     syn: &Syn,
     cookie: TcpSeqNumber,
-    (mac, mtu): (Mac, usize),
-    window: usize,
+    answers: &CookieAnswers,
+    mac: Mac,
     pool: &Arc<Pool>,
 ) -> Option<Frame> {
-    let headers = HEADERS_BYTES[usize::from(syn.remote.is_ipv6())];
     let answer = TcpRepr {
         control: TcpControl::Syn,
         seq_number: cookie,
         ack_number: Some(syn.sequence + 1),
-        window_len: u16::try_from(window).unwrap_or(u16::MAX),
-        max_seg_size: Some(u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)),
+        window_len: answers.window,
+        max_seg_size: Some(answers.segments[usize::from(syn.remote.is_ipv6())]),
         ..plain(syn.local.port(), syn.remote.port())
     };
     framed(&answer, (syn.local.ip(), syn.remote.ip()), mac, pool)
@@ -180,6 +191,11 @@ mod tests {
     fn a_handshake_is_the_same_for_both_ends() {
         let pool = Pool::new(4, 2048).unwrap();
         let mac = [2, 0, 0, 0, 0, 1];
+        let config = TcpConfig {
+            buffer_bytes: 1 << 20,
+            ..TcpConfig::default()
+        };
+        let answers = answers(&Cookies::new().unwrap(), &config, 1500);
         for (local, remote, segment_bytes) in [
             ("10.0.0.2:80", "10.0.0.1:5000", 1460),
             ("[fd00::2]:80", "[fd00::1]:5000", 1440),
@@ -192,7 +208,7 @@ mod tests {
                 segment_bytes,
             };
             let cookie = TcpSeqNumber(77);
-            let answer = answer(&syn, cookie, (mac, 1500), 1 << 20, &pool).unwrap();
+            let answer = answer(&syn, cookie, &answers, mac, &pool).unwrap();
             // From here on as the client sees it.
             let (packet, source, destination) = parse(&answer, false).unwrap();
             assert_eq!((source, destination), (80, 5000));

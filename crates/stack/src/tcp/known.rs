@@ -12,7 +12,9 @@
 //!    sources, in each [`PERIOD`]. They are answered, whatever others have taken.
 //!
 //! **Limits.** Whoever knows who the clients are can forge their addresses, and a known client can flood
-//! itself. Then the others have no chance but any SYN's. So has a client that comes for the first time.
+//! itself. Then the others have no chance but any SYN's. So has a client that comes for the first time. Where the
+//! device answers SYNs itself it answers all of these alike, and known sources have a way of their own for
+//! what is beyond its bound alone.
 
 use std::hash::Hasher;
 use std::net::IpAddr;

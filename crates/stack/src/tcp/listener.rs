@@ -101,7 +101,8 @@ impl Listener {
         let mut waiting = self.waiting.lock();
         let room = !waiting.closed && waiting.established.len() < self.backlog;
         let answers = waiting.answers.as_mut().filter(|_| room);
-        let is_answered = answers.is_some_and(|answers| answers.take(now) || known);
+        let by_device = host.device.answers_syns();
+        let is_answered = answers.is_some_and(|answers| answers.take(now, by_device) || known);
         self.tell_demultiplexer(&mut waiting, host);
         is_answered
     }
@@ -118,7 +119,7 @@ impl Listener {
         let mut waiting = self.waiting.lock();
         waiting.timer = None;
         if let Some(answers) = &mut waiting.answers {
-            answers.renew(now);
+            answers.renew(now, host.device.answers_syns());
         }
         self.tell_demultiplexer(&mut waiting, host);
     }
@@ -179,7 +180,8 @@ impl Listener {
         let is_full = waiting.len() >= self.backlog;
         let answers = waiting.answers.as_ref();
         let answers = answers.filter(|_| waiting.established.len() < self.backlog);
-        let renewed_at = answers.and_then(Answers::renewed_at);
+        let by_device = host.device.answers_syns();
+        let renewed_at = answers.and_then(|answers| answers.renewed_at(by_device));
         let takes = match (is_full, answers, renewed_at) {
             (true, None, _) => Takes::None,
             (true, Some(_), Some(_)) => Takes::Known,

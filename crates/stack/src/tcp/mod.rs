@@ -18,7 +18,8 @@
 //!   it, so many SYNs are answered with a cookie (`cookie`), and some more of those who have ended a
 //!   handshake before (`known`).
 //! * **`ni-lrp`.** The device has a channel for each connection, and takes no more than its
-//!   queue has room for; it discards what is beyond a listener's backlog.
+//!   queue has room for; it discards what is beyond a listener's backlog, or answers it with the
+//!   same cookies.
 //! * **Pacing.** A paced connection sends one segment per departure, on the TCP thread
 //!   ([`Pacing`]); the others whenever something makes it possible.
 //! * **`TIME_WAIT`** gives the channel back (LRP-42), and so does a connection that was closed here
@@ -29,7 +30,7 @@
 //! **Limits.** smoltcp's: no selective acknowledgements as a sender, and a
 //! retransmission timeout of a second at least, so a loss that no later
 //! segment shows costs a second.
-//! Of more SYNs of strangers than a full listener may answer with cookies, as many are answered as it may, whoever
+//! Of more SYNs of strangers than a full listener and its device may answer with cookies, as many are answered as they may, whoever
 //! they come from. A listener without places ends what has been half-open for a second. The thread's time is
 //! charged to listeners, with all their connections (`account`).
 
@@ -47,6 +48,8 @@ mod stream;
 mod thread;
 mod wire;
 
+#[cfg(test)]
+mod answered_tests;
 #[cfg(test)]
 mod tests;
 
@@ -66,6 +69,7 @@ use self::listener::Listener;
 use crate::account::Account;
 use crate::clock;
 use crate::config::TcpConfig;
+use crate::device::CookieAnswers;
 use crate::host::Host;
 use crate::socket::addresses::PortsInARow;
 use crate::table::Ready;
@@ -107,6 +111,8 @@ impl Endpoint {
 pub(crate) struct Tcp {
     config: TcpConfig,
     cookies: Cookies,
+    /// How SYNs are answered with them, also by the device.
+    pub(crate) answers: CookieAnswers,
     /// Whose SYNs are not lost among those of a flood, where there are cookies.
     known: Option<Arc<Known>>,
     pub(crate) ready: Arc<Ready>,
@@ -124,11 +130,12 @@ pub(crate) struct Tcp {
 impl Tcp {
     pub(crate) fn new(
         config: TcpConfig,
-        cookies: Cookies,
+        (cookies, mtu): (Cookies, usize),
         (ready, known): (&Arc<Ready>, Option<&Arc<Known>>),
         outgoing: Arc<Account>,
     ) -> Self {
         Self {
+            answers: handshake::answers(&cookies, &config, mtu),
             config,
             cookies,
             known: known.cloned(),

@@ -374,11 +374,9 @@ impl Worker {
         };
         listener.account.count(Outcome::SynCookie);
         let cookie = self.tcp().cookies.cookie(&syn, now);
-        let (egress, pool) = (&self.host.egress, self.host.device.pool());
-        let link = (egress.mac, egress.mtu);
-        let window = self.tcp().config.buffer_bytes;
+        let (mac, pool) = (self.host.egress.mac, self.host.device.pool());
         // Without a free frame it is lost, and its client asks again.
-        if let Some(answer) = handshake::answer(&syn, cookie, link, window, pool) {
+        if let Some(answer) = handshake::answer(&syn, cookie, &self.tcp().answers, mac, pool) {
             self.answer(answer, packet, now);
         }
     }

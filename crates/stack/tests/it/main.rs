@@ -10,6 +10,7 @@ mod watched;
 
 mod addresses;
 mod ahead;
+mod answered;
 mod bottleneck;
 mod closed;
 mod cookies;

@@ -80,7 +80,7 @@ const SELDOM: Duration = Duration::from_millis(180);
 /// Connections that the program has channels for (`CONNECTIONS_MAX`).
 const CONNECTIONS_MAX: usize = 1 << 15;
 
-fn at(address: &str) -> SocketAddr {
+pub(crate) fn at(address: &str) -> SocketAddr {
     address.parse().unwrap()
 }
 
@@ -89,7 +89,7 @@ fn send(from: &PacketDevice, ends: (&str, &str), flags: TcpFlags, count: usize) 
     send_frames(from, &frame::tcp(at(ends.1), at(ends.0), flags, b""), count);
 }
 
-fn send_frames(from: &PacketDevice, bytes: &[u8], count: usize) {
+pub(crate) fn send_frames(from: &PacketDevice, bytes: &[u8], count: usize) {
     let mut batch = Batch::new();
     for _ in 0..count {
         let mut frame = from.pool().take().unwrap();
@@ -378,12 +378,13 @@ fn connections_go_on_when_their_channels_are_short_and_when_their_listener_is_go
 }
 
 /// The first sequence number of the stack's answer to a SYN from this port.
-fn answer(to: &PacketDevice, port: u16) -> u32 {
+pub(crate) fn answer(to: &PacketDevice, port: u16) -> u32 {
     let (end, mut batch) = (Instant::now() + SOON, Batch::new());
     loop {
         to.receive(&mut batch, 64).unwrap();
         let mut numbers = batch.iter().filter_map(|frame| {
-            let ethernet = EthernetFrame::new_checked(&frame[..]).unwrap();
+            let tag_bytes = if frame[12..14] == [0x81, 0] { 4 } else { 0 };
+            let ethernet = EthernetFrame::new_checked(&frame[tag_bytes..]).unwrap();
             let segment = match ethernet.ethertype() {
                 EthernetProtocol::Ipv4 => ethernet.payload().get(20..)?,
                 EthernetProtocol::Ipv6 => ethernet.payload().get(40..)?,

@@ -10,7 +10,7 @@
 //! `ring` and `sys` are the rings and system calls, `socket` a queue's shared memory and its
 //! sockets, `endpoint` a socket for one endpoint, `closing` its end, `queues` one for each queue, `numbers` how the
 //! program names them, `program` the steering, `room` what it is told of full rings, `reserve`
-//! what the driver keeps where nothing is copied, `company` what the program counts beside a
+//! what the driver keeps where nothing is copied, `answering` whether the program answers SYNs, `company` what the program counts beside a
 //! flood, `polling` where the kernel polls because of that, `settings` what is turned of it,
 //! `whole` an interface with all its queues ([`open_whole`]). Sockets of their own for single
 //! endpoints ([`Device::open_endpoint`]), and `channels` of TCP, are what `ni-lrp`
@@ -20,6 +20,7 @@
 //! transport checksums to an adapter that does not exist: turn that off there
 //! (`ethtool -K PEER tx off`), or set [`XdpConfig::trust_checksums`].
 
+pub(crate) mod answering;
 mod bare;
 mod channels;
 mod closing;
@@ -60,7 +61,7 @@ pub use self::config::{BusyPoll, CopyMode, XdpConfig};
 use self::config::{CHUNK_BYTES, LEVELS_MAX, chunk_bytes, chunk_bytes_for};
 use self::endpoint::XdpEndpoint;
 use self::numbers::Numbers;
-use self::program::{Program, steer_limit};
+use self::program::{Program, cookie_segment, steer_limit};
 use self::queues::Sockets;
 use self::settings::Settings;
 pub use self::settings::Threaded;
@@ -69,7 +70,8 @@ pub use self::sys::wait_for_deliveries;
 pub use self::whole::{UnservedFrames, WholeQueue, arrival_tai, open_whole, open_whole_by};
 use super::packet::{Hearing, Overhearing};
 use super::simulated::ETHERNET_BYTES_MAX;
-use super::{Batch, Capabilities, Channel, Device, Drops, Endpoint, Mac, Pool};
+use super::{Batch, Capabilities, Channel, CookieAnswers, Device, Drops, Endpoint, Mac, Pool};
+use crate::clock;
 use crate::error::Error;
 use crate::interface::{self, KernelBeside};
 
@@ -104,6 +106,16 @@ pub(crate) const COOKIE_HASH_BITS: u32 = steer_limit::COOKIE_HASH_BITS.0;
 pub(crate) const COOKIE_CLASS_BITS: u32 = steer_limit::COOKIE_CLASS_BITS.0;
 pub(crate) const COOKIE_UNIT: Duration = Duration::from_secs(steer_limit::COOKIE_UNIT_S.0 as u64);
 pub(crate) const COOKIE_UNITS: u32 = steer_limit::COOKIE_UNITS.0;
+pub(crate) const COOKIE_SEGMENTS: [u16; 8] = [
+    cookie_segment::COOKIE_SEGMENT_0.0 as u16,
+    cookie_segment::COOKIE_SEGMENT_1.0 as u16,
+    cookie_segment::COOKIE_SEGMENT_2.0 as u16,
+    cookie_segment::COOKIE_SEGMENT_3.0 as u16,
+    cookie_segment::COOKIE_SEGMENT_4.0 as u16,
+    cookie_segment::COOKIE_SEGMENT_5.0 as u16,
+    cookie_segment::COOKIE_SEGMENT_6.0 as u16,
+    cookie_segment::COOKIE_SEGMENT_7.0 as u16,
+];
 
 impl Shared {
     /// Where the program's maps have a socket of this queue.
@@ -148,6 +160,7 @@ pub struct XdpInterface {
     // Before the rest: the program must not deliver to a socket that is gone.
     sockets: Sockets,
     shared: Arc<Shared>,
+    ifindex: u32,
     owned: Box<[IpAddr]>,
     kernel: KernelBeside,
     hearing: Hearing,
@@ -209,6 +222,7 @@ impl XdpInterface {
             settings,
             sockets,
             shared: Arc::new(shared),
+            ifindex,
             owned: config.owned.as_slice().into(),
             kernel: KernelBeside::of(interface),
             hearing,
@@ -340,6 +354,7 @@ impl Device for XdpInterface {
     }
 
     fn tend(&self) -> io::Result<Option<Duration>> {
+        self.shared.program.answers.tend(clock::now());
         self.sockets.tend()
     }
 
@@ -409,9 +424,22 @@ impl Device for XdpInterface {
         told.map_err(io::Error::other)
     }
 
-    fn know_cookies(&self, key: [u64; 2]) -> io::Result<()> {
-        let told = self.shared.program.know_cookies(key);
-        told.map_err(io::Error::other)
+    fn know_cookies(&self, answers: &CookieAnswers) -> io::Result<()> {
+        let program = &self.shared.program;
+        let told = program.know_cookies(answers, self.mac());
+        told.map_err(io::Error::other)?;
+        if answers.are_given && !self.capabilities().zero_copy {
+            program.answer(self.ifindex);
+        }
+        Ok(())
+    }
+
+    fn answers_syns(&self) -> bool {
+        self.shared.program.answers.are_given()
+    }
+
+    fn answered_syns(&self) -> u64 {
+        self.shared.program.answers.given()
     }
 
     fn know_source(&self, source: IpAddr) {

@@ -15,18 +15,20 @@ use plimsoll_core::demux::Protocol;
 use plimsoll_kernel::error::{bpf, bpf_errno};
 use plimsoll_kernel::host::may_load_programs;
 use plimsoll_kernel::lasting_link::KeptLink;
+use plimsoll_kernel::link;
 use plimsoll_kernel::xdp_link::AttachError;
 
+use super::answering::Answers;
 use super::company::{Entries, Watched};
 use super::room::{Room, Rooms};
 use super::{MAIN_SOCKET, PLACES_OF_SOCKETS, Threaded, XdpConfig};
-use crate::device::{Endpoint, Takes};
+use crate::device::{CookieAnswers, Endpoint, Mac, Takes};
 use crate::error::{Error, address_in_use};
 use crate::random::secret;
 
 include!(concat!(env!("OUT_DIR"), "/steer.rs")); // mod skeleton
 
-pub(super) use skeleton::types::{self, entry_count, possession, steer_limit};
+pub(super) use skeleton::types::{self, cookie_segment, entry_count, possession, steer_limit};
 use skeleton::{OpenSteerSkel, SteerMaps};
 pub(super) use skeleton::{SteerSkel, SteerSkelBuilder};
 
@@ -47,6 +49,8 @@ pub(super) struct Program {
     strays: MapHandle,
     known: MapHandle,
     late: MapHandle,
+    answers_map: MapHandle,
+    pub(super) answers: Answers,
     rooms: Arc<Rooms>,
     company: MapHandle,
     entries: Arc<Entries>,
@@ -71,6 +75,9 @@ impl Program {
         let builder = SteerSkelBuilder::default();
         let mut open = builder.open(&mut place).map_err(refused)?;
         configure(&mut open, config)?;
+        if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
+            constants.answers_by = answers_by(ifindex);
+        }
         let program = open.load().map_err(refused)?;
         let link = KeptLink::attach(program.progs.steer.as_fd(), interface, ifindex)
             .map_err(|error| not_attached(interface, error))?;
@@ -94,6 +101,8 @@ impl Program {
             strays: handle(&maps.strays)?,
             known: handle(&maps.known)?,
             late: handle(&maps.late)?,
+            answers_map: handle(&maps.answers)?,
+            answers: Answers::of(&maps.answers)?,
             rooms: Rooms::of(&maps.given, &maps.given_up_to)?,
             company: handle(&maps.company)?,
             entries: Entries::new(),
@@ -329,20 +338,27 @@ impl Program {
         let _ = self.known.update(&bytes(source), &[1], MapFlags::ANY);
     }
 
-    /// From now on what brings a listener's cookie back is known.
-    pub(super) fn know_cookies(&self, key: [u64; 2]) -> libbpf_rs::Result<()> {
-        self.tell(|told| (told.cookie_key, told.has_cookies) = (key, 1))
+    /// From now on what brings a listener's cookie back is known, and how one is given from `mac`.
+    pub(super) fn know_cookies(&self, answers: &CookieAnswers, mac: Mac) -> libbpf_rs::Result<()> {
+        self.tell(|told| {
+            (told.cookie_key, told.has_cookies) = (answers.key, 1);
+            told.window = answers.window.into();
+            told.segments = answers.segments.map(u32::from);
+            told.mac = mac;
+        })
+    }
+
+    /// SYNs that a listener has no answers left for are answered from now on, as long as that is
+    /// seen to help. The program is that of this interface.
+    pub(super) fn answer(&self, ifindex: u32) {
+        self.answers.begin(&self.answers_map, ifindex);
     }
 
     fn tell(&self, change: impl FnOnce(&mut types::told)) -> libbpf_rs::Result<()> {
         let mut told = self.told.lock();
         change(&mut told);
-        let mut bytes = vec![0; self.told_map.value_size() as usize];
-        bytes[..4].copy_from_slice(&told.vlan.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&told.all_channels.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&told.cookie_key[0].to_ne_bytes());
-        bytes[16..24].copy_from_slice(&told.cookie_key[1].to_ne_bytes());
-        bytes[24..28].copy_from_slice(&told.has_cookies.to_ne_bytes());
+        let mut bytes = bytes_of(&told);
+        bytes.resize(self.told_map.value_size() as usize, 0);
         self.told_map.update(&[0; 4], &bytes, MapFlags::ANY)
     }
 
@@ -377,6 +393,15 @@ pub(super) fn configure(open: &mut OpenSteerSkel<'_>, config: &XdpConfig) -> Res
     Ok(())
 }
 
+/// `answers_by` of the program. Whose kind is not known is taken for a veth.
+fn answers_by(ifindex: u32) -> u32 {
+    let is_other = |link: link::Link| link.kind.as_deref() != Some("veth");
+    match link::link(ifindex).is_ok_and(is_other) {
+        true => 0,
+        false => ifindex,
+    }
+}
+
 /// Why an endpoint cannot be added.
 pub(super) fn not_added(endpoint: Endpoint, error: libbpf_rs::Error) -> io::Error {
     match error.kind() {
@@ -389,6 +414,24 @@ pub(super) fn not_added(endpoint: Endpoint, error: libbpf_rs::Error) -> io::Erro
 pub(super) struct Strays {
     pub(super) dropped: u64,
     pub(super) beyond_backlog: u64,
+}
+
+/// `struct told` of steer.h.
+fn bytes_of(told: &types::told) -> Vec<u8> {
+    let [first, second] = told.cookie_key.map(u64::to_ne_bytes);
+    let [ipv4, ipv6] = told.segments.map(u32::to_ne_bytes);
+    let parts: [&[u8]; 9] = [
+        &told.vlan.to_ne_bytes(),
+        &told.all_channels.to_ne_bytes(),
+        &first,
+        &second,
+        &told.has_cookies.to_ne_bytes(),
+        &told.window.to_ne_bytes(),
+        &ipv4,
+        &ipv6,
+        &told.mac,
+    ];
+    parts.concat()
 }
 
 /// Sockets that share an endpoint, as the program has them in `struct group`.

@@ -41,7 +41,7 @@ impl fmt::Debug for Steering<'_> {
 struct Counted {
     /// By the place in [`Steering::numbers`].
     given: Vec<u64>,
-    strays: [u64; 8],
+    strays: [u64; 9],
 }
 
 impl<'program> Steering<'program> {
@@ -125,7 +125,7 @@ impl<'program> Steering<'program> {
         let given = self.numbers.iter().map(|number| *number as usize);
         let bytes = self.skeleton.maps.strays.lookup(&[0; 4], MapFlags::ANY);
         let bytes = bytes.expect("an array").expect("its only element");
-        let mut strays = [0; 8];
+        let mut strays = [0; 9];
         for (number, bytes) in strays.iter_mut().zip(bytes.chunks_exact(8)) {
             *number = u64::from_ne_bytes(bytes.try_into().expect("eight"));
         }
