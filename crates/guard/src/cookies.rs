@@ -36,7 +36,7 @@ pub(crate) struct Cookies {
     /// All that was seen up to the last look.
     before: Seen,
     /// The programs that watch what links refuse end with them.
-    _watched: [libbpf_rs::Link; 2],
+    _watched: [libbpf_rs::Link; 4],
 }
 
 impl Cookies {
@@ -70,6 +70,7 @@ impl Cookies {
         let mss = self.routes.on_interval(now).mss(mtu);
         program.set_interface(self.ifindex, mss, mac);
         program.set_enslaved(link.master.is_some());
+        program.set_veth(link.kind.as_deref() == Some("veth"));
         let seen = seen(program)?;
         let news = Seen {
             answered: seen.answered.saturating_sub(self.before.answered),

@@ -3,6 +3,10 @@
  * Answers that a link did not take, as veth does if nobody polls at its other end: programs at the
  * kernel's own tracepoints. Who includes this has the kernel's types and says which interface is
  * watched and what follows.
+ *
+ * To a veth answers are redirected, and to others sent by XDP_TX. A veth whose other end has GRO and
+ * no XDP program takes what XDP_TX sends and wakes nobody there: it waits until something else is
+ * sent, and once it fills the ring no more is taken (veth_xdp_flush of Linux 6.18).
  */
 #ifndef PLIMSOLL_REFUSALS_H
 #define PLIMSOLL_REFUSALS_H
@@ -44,6 +48,25 @@ SEC("tp_btf/xdp_exception")
 int BPF_PROG(on_exception, const struct net_device *device, const struct bpf_prog *prog, __u32 act)
 {
 	if (act == XDP_TX && is_watched(device))
+		on_refused(1);
+	return 0;
+}
+
+SEC("tp_btf/xdp_devmap_xmit")
+int BPF_PROG(on_redirected, const struct net_device *from, const struct net_device *to, int sent,
+	     int drops, int err)
+{
+	if (drops > 0 && is_watched(to))
+		on_refused(drops);
+	return 0;
+}
+
+/* Those to sockets are by a map. */
+SEC("tp_btf/xdp_redirect_err")
+int BPF_PROG(on_redirect_error, const struct net_device *device, const struct bpf_prog *prog,
+	     const void *target, int err, __u32 map_type)
+{
+	if (map_type == BPF_MAP_TYPE_UNSPEC && is_watched(device))
 		on_refused(1);
 	return 0;
 }

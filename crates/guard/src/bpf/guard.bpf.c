@@ -175,7 +175,9 @@ static __always_inline int action(const struct verdict *verdict)
 		note_spared(verdict);
 		return XDP_PASS;
 	}
-	return verdict->outcome == OUTCOME_SYN_COOKIE ? XDP_TX : XDP_DROP;
+	if (verdict->outcome != OUTCOME_SYN_COOKIE)
+		return XDP_DROP;
+	return settings.redirects_answers ? bpf_redirect(settings.ifindex, 0) : XDP_TX;
 }
 
 SEC("xdp.frags")

@@ -406,6 +406,7 @@ struct settings {
 	__u8 hiding; /* HIDDEN_SOMEWHERE, MAY_LEAVE, and HIDDEN_TCP and HIDDEN_UDP if every port may be */
 	__u8 steered; /* packets are handed to other CPUs before their socket is found (RPS) */
 	__u8 enslaved; /* the guarded interface belongs to a bridge, a bond or a VRF */
+	__u8 redirects_answers; /* instead of sending them by XDP_TX (refusals.h) */
 	/* The guarded interface; no answer is sent before it is known (0). */
 	__u32 ifindex;
 	/* Bytes of the largest segment, by the link's MTU and by routes; 0: not known. */

@@ -225,7 +225,7 @@ impl<'obj> Program<'obj> {
 
     /// Has the kernel tell of answers that a link refuses, for as long as the links
     /// that are returned live.
-    pub(crate) fn watch_transmission(&self) -> Result<[Link; 2], Error> {
+    pub(crate) fn watch_transmission(&self) -> Result<[Link; 4], Error> {
         let programs = &self.skeleton.progs;
         let attach = |program: &libbpf_rs::ProgramMut<'_>| {
             program
@@ -235,6 +235,8 @@ impl<'obj> Program<'obj> {
         Ok([
             attach(&programs.on_bulk_transmit)?,
             attach(&programs.on_exception)?,
+            attach(&programs.on_redirected)?,
+            attach(&programs.on_redirect_error)?,
         ])
     }
 

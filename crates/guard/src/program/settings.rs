@@ -58,6 +58,11 @@ impl Program<'_> {
         self.settings().enslaved = enslaved.into();
     }
 
+    /// Tells the program whether its interface is a veth: that takes answers by redirection.
+    pub(crate) fn set_veth(&mut self, is_veth: bool) {
+        self.settings().redirects_answers = is_veth.into();
+    }
+
     /// Tells the program which IP protocols tunnels of this host take, a bit for each.
     pub(crate) fn set_tunnels(&mut self, protocols: u64) {
         self.settings().tunnels = protocols;

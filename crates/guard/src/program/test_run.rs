@@ -64,7 +64,8 @@ impl Program<'_> {
         let output = program
             .test_run(input)
             .map_err(bpf("test-run the program"))?;
-        let answer = (output.return_value == libbpf_sys::XDP_TX)
+        let answer = [libbpf_sys::XDP_TX, libbpf_sys::XDP_REDIRECT]
+            .contains(&output.return_value)
             .then(|| output.data.map(|data| data.to_vec()));
         Ok(answer.flatten())
     }

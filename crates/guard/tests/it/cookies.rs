@@ -2,7 +2,7 @@
 //! clients, whose handshakes the stack itself validates; whoever brings no
 //! cookie is turned away before it costs anything.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +16,12 @@ use plimsoll_guard::{Config, Guard, Kind, Outcome, Storage};
 use plimsoll_packets::frame::{Packet, TcpFlags};
 
 use crate::common::peer::{Job, NOBODY_V6, OtherEnd, run, with_peer};
-use crate::common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener};
-use crate::common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, Wire, in_namespace, ip, nft};
+use crate::common::syn_queue::{PORT, fill_syn_queue, from_nobody, listener, request};
+use crate::common::{HOST_MAC, HOST_V4, HOST_V6, PEER_MAC, PEER_V4, Wire, in_namespace, ip, nft};
 
 const CLIENTS: usize = 20;
+/// Before a client asks once more.
+const SOON: Duration = Duration::from_millis(900);
 
 /// A client's whole conversation; what went wrong.
 fn converse(host: IpAddr) -> Result<(), String> {
@@ -313,6 +315,45 @@ fn where_answers_cannot_arrive_the_stack_makes_its_own() {
                 (1..=16).contains(&answered),
                 "one batch at most: {answered}"
             );
+        });
+    });
+}
+
+/// With GRO and no program at the other end, what `XDP_TX` sends waits there until the stack sends
+/// something. Once that had filled the ring, nothing of this host arrived any more, whoever sent it.
+#[test]
+fn an_other_end_that_only_aggregates_gets_each_answer() {
+    in_namespace(|| {
+        with_peer(OtherEnd::Aggregates, |peer| {
+            let mut storage = Storage::default();
+            let mut guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
+            let host = IpAddr::V4(HOST_V4);
+            let server = listener(host);
+            fill_syn_queue(peer, host);
+            guard.regulate().unwrap();
+            let reachable = || TcpStream::connect_timeout(&(PEER_V4, 9).into(), SOON);
+            assert_eq!(
+                reachable().unwrap_err().kind(),
+                ErrorKind::ConnectionRefused
+            );
+            // More than a ring of veth holds.
+            request(peer, host, 1000);
+            let counters = guard.counters().unwrap();
+            let answered = counters.of(Kind::TcpListener).count(Outcome::SynCookie);
+            assert_eq!(
+                reachable().unwrap_err().kind(),
+                ErrorKind::ConnectionRefused
+            );
+            thread::scope(|scope| {
+                scope.spawn(|| serve(&server));
+                let began = Instant::now();
+                let answers = run_beside(peer, &mut guard, move || converse(host));
+                assert_eq!(answers, Ok(()));
+                assert!(began.elapsed() < SOON, "a client asked once more");
+                let mut leave = TcpStream::connect((host, PORT)).unwrap();
+                leave.write_all(b"leave").unwrap();
+            });
+            assert!(answered >= 900, "{answered}");
         });
     });
 }

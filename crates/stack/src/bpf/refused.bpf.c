@@ -25,22 +25,3 @@ static __always_inline void on_refused(__u32 answers_refused)
 {
 	refuse_answers(answers_refused);
 }
-
-SEC("tp_btf/xdp_devmap_xmit")
-int BPF_PROG(on_redirected, const struct net_device *from, const struct net_device *to, int sent,
-	     int drops, int err)
-{
-	if (drops > 0 && is_watched(to))
-		on_refused(drops);
-	return 0;
-}
-
-/* Those to sockets are by a map. */
-SEC("tp_btf/xdp_redirect_err")
-int BPF_PROG(on_redirect_error, const struct net_device *device, const struct bpf_prog *prog,
-	     const void *target, int err, __u32 map_type)
-{
-	if (map_type == BPF_MAP_TYPE_UNSPEC && is_watched(device))
-		on_refused(1);
-	return 0;
-}

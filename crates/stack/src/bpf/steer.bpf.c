@@ -80,11 +80,7 @@ volatile struct told told;
 /* Has nobody know which flow is whose. */
 const volatile __u64 secret;
 
-/*
- * The interface itself where answers are redirected to it, 0 where they are sent by XDP_TX. A veth whose
- * other end has GRO and no XDP program takes what XDP_TX sends and wakes nobody there: once its ring is
- * full of that, nothing arrives any more, whoever sends it (veth_xdp_flush of Linux 6.18).
- */
+/* The interface itself where answers are redirected to it, 0 where they are sent by XDP_TX (refusals.h). */
 const volatile __u32 answers_by;
 
 /* The queue that all sockets are bound to, unless they are bound to all queues. */

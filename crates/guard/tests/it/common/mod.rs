@@ -80,13 +80,16 @@ pub(crate) fn bridged() {
 
 /// Runs `ip` with these words.
 pub(crate) fn ip(words: &str) {
-    let output = Command::new("ip")
-        .args(words.split(' '))
-        .output()
-        .expect("iproute2 is installed");
+    call("ip", words);
+}
+
+/// Calls a program of the set-up (scripts/setup) with these words.
+pub(crate) fn call(program: &str, words: &str) {
+    let output = Command::new(program).args(words.split(' ')).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(
         output.status.success(),
-        "ip {words}: {}",
+        "{program} {words}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
 }

@@ -9,7 +9,7 @@ use std::thread;
 use plimsoll_guard::{Config, Guard, Storage};
 use plimsoll_kernel::{link, namespace};
 
-use super::{HOST_V4, HOST_V6, PEER_V4, PEER_V6, ip};
+use super::{HOST_V4, HOST_V6, PEER_V4, PEER_V6, call, ip};
 
 /// Addresses of its network that nobody has.
 pub(crate) const NOBODY_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 77);
@@ -24,6 +24,8 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum OtherEnd {
     Takes,
+    /// With GRO and without a program.
+    Aggregates,
     Refuses,
 }
 
@@ -38,6 +40,9 @@ pub(crate) fn with_peer(other_end: OtherEnd, test: impl FnOnce(&Sender<Job>)) {
             let mut jobs = jobs.iter();
             // The wire's end is here now: set it up.
             jobs.next().expect("a first job")();
+            if other_end == OtherEnd::Aggregates {
+                call("ethtool", "-K v1 gro on");
+            }
             let mut storage = Storage::default();
             let _program = (other_end == OtherEnd::Takes).then(|| {
                 let observe = Config {

@@ -154,7 +154,7 @@ fn what_is_of_no_use_is_refused() {
         ),
         (
             given(Kind::Sink, |c| {
-                c.gateway = vec!["10.0.0.1".parse().unwrap()]
+                c.gateway = vec!["10.0.0.1".parse().unwrap()];
             }),
             "gateway = 10.0.0.1",
         ),
