@@ -169,13 +169,15 @@ fn progress() -> Progress {
             .map(|value| value.parse::<f64>().unwrap() as u64)
             .sum::<u64>()
     };
-    let packets = "plimsoll_serve_channel_packets_total{kind=\"tcp_listener\"";
+    let all = "plimsoll_serve_channel_packets_total";
+    let packets = &format!("{all}{{kind=\"tcp_listener\"");
     Progress {
         answers: sum("plimsoll_serve_answers_total", ""),
         refused: sum(packets, "outcome=\"backlog\"")
             + sum(packets, "outcome=\"full\"")
             + sum("plimsoll_serve_lost_packets_total", ""),
-        cookies: sum(packets, "outcome=\"syn_cookie\""),
+        // Also those of the XDP program.
+        cookies: sum(all, "outcome=\"syn_cookie\""),
     }
 }
 

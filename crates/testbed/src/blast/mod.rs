@@ -70,6 +70,8 @@ use interface::Interface;
 use program::Program;
 use report::Span;
 
+/// Behind each frame, before the program cuts it to its length.
+const SPARE_BYTES: usize = 4;
 /// How often a running blast is looked after. It ends by itself, to the frame;
 /// this only decides when the call is told to return.
 const LOOK: Duration = Duration::from_millis(5);
@@ -125,7 +127,7 @@ impl Blast {
         let template = Template::new(&spec.flow, interface.mac, spec.destination_mac);
         let blast = Self {
             program: Program::load(spec, &template, interface.index)?,
-            frame: template.bytes,
+            frame: [template.bytes, vec![0; SPARE_BYTES]].concat(),
             spec: spec.clone(),
         };
         blast.probe()?;

@@ -175,12 +175,14 @@ fn flow(spec: &Spec, template: &Template, ifindex: u32) -> types::blast_flow {
         source_port_span: span(&flow.source_ports),
         destination_port_base: (*flow.destination_ports.start()).into(),
         destination_port_span: span(&flow.destination_ports),
+        bytes: template.bytes.len() as u32,
         ifindex,
         lengths: lengths_of(spec, template),
         order: lengths::ORDER,
         is_mixed: spec.imix.into(),
         is_ipv6: flow.destination.is_ipv6().into(),
         is_tcp: matches!(flow.transport, Transport::TcpSyn).into(),
+        ..types::blast_flow::default()
     }
 }
 

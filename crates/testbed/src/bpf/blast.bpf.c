@@ -158,12 +158,19 @@ static __always_inline __u32 transport_sum(void)
 	return flow.is_mixed ? length()->transport_sum : flow.transport_sum;
 }
 
-/* A page comes back as long as the longest frame. False if the kernel refuses. */
+/*
+ * Has the frame its length. False if the kernel refuses.
+ *
+ * A page comes back as whoever received it has left it: also cut to the length of an answer that was not
+ * sent. The kernel sets a frame's length anew only where this program has changed it, so each comes with
+ * some bytes too many (SPARE_BYTES), and none is ever as long as that.
+ */
 static __always_inline bool cut_to_length(struct xdp_md *ctx)
 {
-	__u32 cut = flow.is_mixed ? length()->cut : 0;
+	__u32 wanted = flow.bytes - (flow.is_mixed ? length()->cut : 0);
+	__u32 bytes = bpf_xdp_get_buff_len(ctx);
 
-	return !cut || !bpf_xdp_adjust_tail(ctx, -(int)cut);
+	return bytes == wanted || !bpf_xdp_adjust_tail(ctx, (int)(wanted - bytes));
 }
 
 static __always_inline void write_lengths(void *ip, const __u32 ip_bytes)

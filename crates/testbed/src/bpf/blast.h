@@ -83,6 +83,8 @@ struct blast_flow {
 	__u32 source_port_span;
 	__u32 destination_port_base;
 	__u32 destination_port_span;
+	/* Of the only length, or the longest. */
+	__u32 bytes;
 	__u32 ifindex;
 	/* Of UDP, with `is_mixed`: by `order`, over and over. */
 	struct blast_length lengths[LENGTHS_MAX];
