@@ -162,8 +162,8 @@ static __always_inline __u32 transport_sum(void)
  * Has the frame its length. False if the kernel refuses.
  *
  * A page comes back as whoever received it has left it: also cut to the length of an answer that was not
- * sent. The kernel sets a frame's length anew only where this program has changed it, so each comes with
- * some bytes too many (SPARE_BYTES), and none is ever as long as that.
+ * sent. The kernel sets a frame's length anew only where this program has changed it, so each SYN comes
+ * with some bytes too many (SPARE_BYTES), and none is ever as long as that.
  */
 static __always_inline bool cut_to_length(struct xdp_md *ctx)
 {
