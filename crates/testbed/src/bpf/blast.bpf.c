@@ -167,9 +167,12 @@ static __always_inline __u32 transport_sum(void)
  */
 static __always_inline bool cut_to_length(struct xdp_md *ctx)
 {
-	__u32 wanted = flow.bytes - (flow.is_mixed ? length()->cut : 0);
-	__u32 bytes = bpf_xdp_get_buff_len(ctx);
+	__u32 wanted, bytes;
 
+	if (!flow.is_mixed && !flow.is_tcp)
+		return true;
+	wanted = flow.bytes - (flow.is_mixed ? length()->cut : 0);
+	bytes = bpf_xdp_get_buff_len(ctx);
 	return bytes == wanted || !bpf_xdp_adjust_tail(ctx, (int)(wanted - bytes));
 }
 
