@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability};
@@ -124,13 +125,14 @@ impl Group {
     fn make() -> Self {
         let name = format!("plimsoll-stack-{}", std::process::id());
         let roots = ["", "cpu", "cpu,cpuacct"].map(|root| Path::new("/sys/fs/cgroup").join(root));
-        let has_share =
-            |path: &PathBuf| fs::create_dir(path).is_ok() && control_group::shares_cpu(path);
-        let made = roots
-            .map(|root| root.join(&name))
-            .into_iter()
-            .find(has_share);
-        Self(made.expect("a control group with a share of the CPU can be made in /sys/fs/cgroup"))
+        let mut made = roots.into_iter().filter_map(|root| {
+            let path = root.join(&name);
+            fs::create_dir(&path).ok()?;
+            // Dropped, and so removed, if it has no share.
+            Some(Self(path)).filter(|group| control_group::shares_cpu(&group.0))
+        });
+        made.next()
+            .expect("a control group with a share of the CPU can be made in /sys/fs/cgroup")
     }
 
     /// In which of its groups a thread is.
@@ -144,7 +146,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        fs::remove_dir(&self.0).unwrap();
+        let removed = fs::remove_dir(&self.0);
+        assert!(removed.is_ok() || thread::panicking(), "{removed:?}");
     }
 }
 
