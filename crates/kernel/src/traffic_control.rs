@@ -48,10 +48,20 @@ pub fn takers(ifindex: u32) -> io::Result<BTreeSet<String>> {
     let mut socket = netlink::Socket::new();
     let mut replies = socket.request(&request)?;
     while let Some(reply) = replies.recv() {
-        let (_, filter) = reply?;
-        takers.extend(takers_of(&filter));
+        match reply {
+            Ok((_, filter)) => takers.extend(takers_of(&filter)),
+            Err(refusal) => return no_filters(refusal.into()).map(|()| takers),
+        }
     }
     Ok(takers)
+}
+
+/// A kernel without classifiers (`CONFIG_NET_CLS`) has no filters to tell of.
+fn no_filters(refusal: io::Error) -> io::Result<()> {
+    match refusal.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => Ok(()),
+        _ => Err(refusal),
+    }
 }
 
 /// Whether programs are attached by `tcx`, which Linux has since 6.6.
@@ -143,6 +153,14 @@ mod tests {
         let (program, words) = line.split_once(' ').unwrap();
         let status = Command::new(program).args(words.split(' ')).status();
         assert!(status.expect("iproute2 is installed").success(), "{line}");
+    }
+
+    /// It kept the guard from hearing of sockets that are bound above, too.
+    #[test]
+    fn a_kernel_without_classifiers_has_no_filters() {
+        let from = io::Error::from_raw_os_error;
+        assert!(no_filters(from(libc::EOPNOTSUPP)).is_ok());
+        assert!(no_filters(from(libc::EPERM)).is_err());
     }
 
     /// Of `v0`, beside `v1` and `ifb0`.

@@ -151,7 +151,7 @@ impl Drop for Group {
     }
 }
 
-/// What polling takes is part of the group's share while the device is open.
+/// What polling takes is part of the group's share while the device is open (LRP-17).
 #[test]
 fn a_control_group_pays_for_polling_while_its_device_is_open() {
     Lan::create(|| {
