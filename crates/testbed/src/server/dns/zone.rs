@@ -81,7 +81,10 @@ impl Node {
         if let Some(set) = self.0.iter_mut().find(|set| set.rtype == rtype) {
             // They have to be equal (RFC 2181, 5.2).
             set.ttl = set.ttl.min(ttl);
-            set.data.push(record.into_data());
+            // Nor does a set have a record twice (RFC 2181, 5).
+            if !set.data.contains(record.data()) {
+                set.data.push(record.into_data());
+            }
             return Ok(());
         }
         self.0.push(RrSet {
@@ -390,6 +393,14 @@ ns.child IN A 192.0.2.4
             let told = set.data[0].to_string().replace("test.", "test");
             assert_eq!(told, data);
         }
+    }
+
+    #[test]
+    fn a_record_that_stands_twice_is_one() {
+        let twice = zone(&format!("{ZONE}ns IN A 192.0.2.1\nns IN A 192.0.2.9\n")).unwrap();
+        let name = domain::base::Name::<Vec<u8>>::from_str("ns.example.test").unwrap();
+        let node = &twice.nodes[canonical(&name).as_slice()];
+        assert_eq!(node.get(Rtype::A).unwrap().data.len(), 2);
     }
 
     #[test]

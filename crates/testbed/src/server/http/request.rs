@@ -61,9 +61,11 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Status> {
     if content_bytes > CONTENT_BYTES_MAX {
         return Err(Status::ContentTooLarge);
     }
-    let connection = value("connection").0.unwrap_or_default();
+    // A list may come in several fields (RFC 9110, 5.3).
     let says = |word: &str| {
-        let mut words = connection.split(|&byte| byte == b',');
+        let named = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("connection");
+        let fields = head.headers.iter().filter(named);
+        let mut words = fields.flat_map(|field| field.value.split(|&byte| byte == b','));
         words.any(|one| one.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
     };
     let request = Request {
@@ -130,6 +132,8 @@ mod tests {
         assert!(!parsed("GET / HTTP/1.0\r\n\r\n").persistent);
         assert!(parsed("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n").persistent);
         assert!(!parsed("HEAD / HTTP/1.1\r\nHost: x\r\nConnection: a, close\r\n\r\n").persistent);
+        let twice = "GET / HTTP/1.1\r\nHost: x\r\nConnection: a\r\nConnection: close\r\n\r\n";
+        assert!(!parsed(twice).persistent);
         assert_eq!(
             parsed("GET http://h/p HTTP/1.1\r\nHost: h\r\n\r\n").path,
             "/p"
