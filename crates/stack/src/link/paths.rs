@@ -22,6 +22,11 @@ use crate::random::secret;
 /// Packets so long are asked of no path less: Linux's `min_pmtu`, and IPv6's least MTU. A
 /// shorter one is believed as this much.
 const MTU_MIN: [usize; 2] = [552, 1280];
+/// What nearly every path takes (RFC 8899, 5.1.2, for IPv4; IPv6's least MTU).
+const MTU_LIKELY: [usize; 2] = [1200, 1280];
+/// A segment that was sent so often in whole seems to be lost for its length (as Linux's `tcp_retries1`), and so
+/// do, after two more, packets of the likely length.
+const AGAIN: [u32; 2] = [3, 5];
 /// As Linux (`mtu_expires`).
 const BELIEVED: Duration = Duration::from_secs(600);
 /// Destinations whose paths are known at a time. One more takes the place of the oldest.
@@ -133,6 +138,16 @@ impl Paths {
 /// The shortest that a path's longest packet is believed to be.
 pub(crate) fn mtu_min(to: IpAddr) -> usize {
     MTU_MIN[usize::from(to.is_ipv6())]
+}
+
+/// How long packets to `to` may be if a segment has to be sent again for so many times.
+pub(crate) fn suspected(to: IpAddr, times: u32) -> Option<usize> {
+    let [likely, least] = AGAIN;
+    match times {
+        times if times >= least => Some(mtu_min(to)),
+        times if times >= likely => Some(MTU_LIKELY[usize::from(to.is_ipv6())]),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use plimsoll_core::channel::{InterruptRequest, PooledConsumer};
 use plimsoll_core::demux::ChannelId;
 use plimsoll_core::time::Instant;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
+use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer};
 use smoltcp::wire::{HardwareAddress, IpEndpoint, TcpSeqNumber};
 
 use super::follow::Caller;
@@ -32,16 +32,17 @@ use crate::random::unguessable;
 use crate::table::{Arrived, Bound};
 use crate::wait::Waker;
 use crate::wire::packet::Packet;
-use crate::wire::trouble::{Report, Trouble};
 
 mod ending;
 mod keepalive;
 mod missed;
 mod paced;
+mod path;
 mod sending;
 mod waiting;
 
 use self::keepalive::Keepalive;
+use self::path::Path;
 use self::waiting::Waiters;
 pub(super) use self::waiting::{Wait, Wanted};
 
@@ -95,6 +96,7 @@ struct Inner {
     listener: Option<Arc<Listener>>,
     pace: Pace,
     sent: Sent,
+    path: Path,
     /// Why it has ended or did not come about, if that is known.
     trouble: Option<i32>,
     ended_at: Option<Instant>,
@@ -196,6 +198,7 @@ impl Connection {
                 listener,
                 pace: Pace::default(),
                 sent: Sent::default(),
+                path: Path::default(),
                 trouble: None,
                 ended_at: None,
                 window: PeerWindow::default(),
@@ -327,6 +330,7 @@ impl Connection {
     fn take(&self, inner: &mut Inner, host: &Host, frame: Frame, packet: &Packet, now: Instant) {
         let before = inner.via;
         inner.bring_in(frame, packet, now);
+        inner.note_path(host, self.remote, now);
         if let Some(via) = inner.via.filter(|_| inner.via != before) {
             host.egress.on_heard(self.remote.ip(), via, now);
         }
@@ -384,31 +388,6 @@ impl Connection {
         let result = inner.act(host, now, act);
         self.after(inner, host, now);
         result
-    }
-
-    /// The network tells of a segment of ours. Only one that is on its way is believed (RFC
-    /// 5927), and a connection that is there does not end by it.
-    pub(super) fn on_trouble(&self, host: &Host, report: &Report, now: Instant) {
-        let mut inner = self.inner.lock();
-        let queued = inner.socket().send_queue();
-        if !inner.sent.covers(report.after_ports, queued) {
-            return;
-        }
-        let connecting = inner.socket().state() == State::SynSent;
-        match (report.trouble, report.trouble.errno()) {
-            (Trouble::TooBig(mtu), _) => {
-                let bytes = report.bytes.min(host.egress.mtu);
-                host.egress.paths.lower(self.remote.ip(), mtu, bytes, now);
-            }
-            (_, Some(errno)) if connecting => {
-                inner.trouble = Some(errno);
-                inner.socket().abort();
-                self.after(inner, host, now);
-                // The TCP thread finds out that it has ended.
-                host.tcp.ready.push(self.channel);
-            }
-            _ => {}
-        }
     }
 
     /// Sends what is due, sets the timer, wakes the owner. The lock is given back before the

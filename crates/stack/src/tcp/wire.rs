@@ -24,6 +24,8 @@ pub(super) struct Wire {
     /// By how much the numbers of what is sent are greater than the socket's: its own first one is
     /// not the cookie that the peer had.
     shift: i32,
+    /// It takes nothing for a moment.
+    pub(super) is_full: bool,
     /// Its range is the IP packet.
     pub(super) inbound: Option<Frame>,
     pub(super) outbound: Batch,
@@ -36,6 +38,7 @@ impl Wire {
             mac: capabilities.mac,
             mtu: capabilities.mtu,
             shift: 0,
+            is_full: false,
             inbound: None,
             outbound: Batch::new(),
         }
@@ -180,6 +183,7 @@ pub(super) struct Sent {
     acknowledged: Option<TcpSeqNumber>,
     window: OwnWindow,
     repeated: bool,
+    again: Option<(TcpSeqNumber, u32)>,
 }
 
 /// The window that the peer was told last.
@@ -229,7 +233,23 @@ impl Sent {
             self.end = Some(end);
         } else {
             self.repeated = true;
+            self.note_again(&segment);
         }
+    }
+
+    fn note_again(&mut self, segment: &TcpPacket<&[u8]>) {
+        // Not a probe or a question, which are sent again and again.
+        if segment.payload().len() <= 1 {
+            return;
+        }
+        let begin = segment.seq_number();
+        let before = self.again.filter(|(other, _)| *other == begin);
+        self.again = Some((begin, before.map_or(1, |(_, times)| times + 1)));
+    }
+
+    /// Where the segment begins that was sent again last, and how often it was.
+    pub(super) fn again(&self) -> Option<(TcpSeqNumber, u32)> {
+        self.again
     }
 
     /// This may be the peer's SYN, which is answered out of a buffer of so many bytes.
@@ -363,6 +383,11 @@ impl PeerWindow {
         }
     }
 
+    /// Up to where the peer has what was sent, as far as it said so.
+    pub(super) fn acknowledged(&self) -> Option<TcpSeqNumber> {
+        self.acknowledged
+    }
+
     /// The peer sent this segment. Its resets open nothing.
     pub(super) fn on_segment(&mut self, bytes: &[u8]) {
         let Ok(segment) = TcpPacket::new_checked(bytes) else {
@@ -459,7 +484,7 @@ impl Device for Wire {
     /// Nothing without a free frame, or while others wait for the device: the socket then
     /// keeps its segment and knows that it was not sent.
     fn transmit(&mut self, _: Instant) -> Option<Outbound<'_>> {
-        if self.outbound.len() >= WAITING_MAX {
+        if self.is_full || self.outbound.len() >= WAITING_MAX {
             return None;
         }
         let frame = self.pool.take()?;

@@ -183,6 +183,34 @@ fn segments_find_the_paths_mtu() {
     });
 }
 
+/// What is too long is lost, and the router's word of that as well. A transfer stood still until it was given up.
+#[test]
+fn segments_get_through_where_no_router_tells() {
+    routed(|near, far| {
+        lan::run("nft add table inet mute");
+        lan::run("nft add chain inet mute out { type filter hook output priority 0 ; }");
+        for error in [
+            "icmp type destination-unreachable",
+            "icmpv6 type packet-too-big",
+        ] {
+            lan::run(&format!("nft add rule inet mute out {error} drop"));
+        }
+        thread::scope(|scope| {
+            for at in ["10.0.1.2:80", "[fd01::2]:80"] {
+                scope.spawn(move || {
+                    let listener = TcpListener::bind(far, at).unwrap();
+                    let mut client = StackStream::connect(near, at).unwrap();
+                    let mut server = listener.accept().unwrap().0;
+                    client.set_write_timeout(Some(4 * SOON)).unwrap();
+                    server.set_read_timeout(Some(4 * SOON)).unwrap();
+                    transfer(&mut client, &mut server, &content(300_000));
+                });
+            }
+        });
+        lan::assert_sums(near);
+    });
+}
+
 /// The kernel's address is shared: the XDP program takes errors about what endpoints sent.
 #[test]
 fn errors_to_a_shared_address_reach_the_endpoints() {

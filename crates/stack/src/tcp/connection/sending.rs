@@ -69,7 +69,7 @@ impl Inner {
         let mut batch = std::mem::take(&mut self.wire.outbound);
         self.repeats += u32::from(self.sent.take_repeated());
         let via = self.way(host, remote);
-        let mtu = host.egress.mtu_to(remote.ip(), now);
+        let mtu = self.mtu_to(host, remote.ip(), &batch, now);
         if mtu < host.egress.mtu {
             segmentation::cut_all(&mut batch, mtu, host.device.pool());
         }
