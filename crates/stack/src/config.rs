@@ -127,8 +127,8 @@ pub struct TcpConfig {
     /// A listener whose places half-open connections have filled answers so many SYNs a second
     /// without keeping anything (SYN cookies, RFC 4987), in bursts of a twentieth, and beyond these a
     /// quarter as many of addresses that have ended a handshake in the last ten minutes. Each takes some
-    /// microseconds, so 50,000 took 40 % of a CPU over veth. On `ni-lrp` the XDP program answers the
-    /// others where its answers arrive, and then all but a few of these. Such connections know no window
+    /// microseconds, so 50,000 took 40 % of a CPU over veth. On AF_XDP, but for `eager` and `early-demux`, the XDP program
+    /// answers the others where its answers arrive, and then all but a few of these. Such connections know no window
     /// scaling. 0: none. Default 50,000.
     pub syn_cookies_per_s: u32,
     /// How connections send, until [`TcpStream::set_pacing`](crate::TcpStream::set_pacing)
@@ -293,6 +293,12 @@ impl ReceivePath {
             Self::Polled(_) => Self::NAMES[4],
             Self::SoftTimerPolling(_) => Self::NAMES[5],
         }
+    }
+
+    /// Whether the device may answer SYNs for listeners. 4.4BSD's order has its price, and early demultiplexing
+    /// its own, only if all comes to the host.
+    pub(crate) const fn lets_device_answer(&self) -> bool {
+        !matches!(self, Self::Eager | Self::EarlyDemux)
     }
 }
 

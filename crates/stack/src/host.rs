@@ -46,6 +46,8 @@ pub(crate) struct Host {
     pub(crate) ahead: Option<Ahead>,
     /// Sockets have rings of their own, and TCP's connections channels in the device.
     pub(crate) device_demultiplexes: bool,
+    /// The device does not, but may answer SYNs. Whether it was told how.
+    device_answers: Option<Mutex<bool>>,
     fragments: Mutex<Fragments>,
     /// Why the receiving thread has ended, if it has.
     failure: Mutex<Option<String>>,
@@ -108,6 +110,7 @@ impl Host {
             polling,
             ahead,
             device_demultiplexes,
+            device_answers: answers_beside(config, &capabilities),
             fragments: Mutex::new(Fragments {
                 reassembler: Reassembler::new(config.reassembly),
                 early: table.take_fragment_channel(),
@@ -271,11 +274,19 @@ impl Host {
         self.device.claim(Endpoint { protocol, local })
     }
 
-    /// As [`claim`](Self::claim), for TCP; with a channel where the device demultiplexes.
+    /// As [`claim`](Self::claim), for TCP; with a channel where the device demultiplexes, or answers SYNs.
     pub(crate) fn listen(&self, local: SocketAddr) -> io::Result<Option<Arc<dyn Channel>>> {
         let protocol = Protocol::Tcp;
-        if !self.device_demultiplexes {
-            return self.claim(protocol, local).map(|()| None);
+        match &self.device_answers {
+            Some(told) => {
+                let mut told = told.lock();
+                if !*told {
+                    self.device.know_cookies(&self.tcp.answers)?;
+                    *told = true;
+                }
+            }
+            None if self.device_demultiplexes => {}
+            None => return self.claim(protocol, local).map(|()| None),
         }
         let endpoint = Endpoint { protocol, local };
         self.device.open_listener(endpoint).map(Some)
@@ -296,6 +307,13 @@ impl Host {
     pub(crate) fn release(&self, protocol: Protocol, local: SocketAddr) {
         self.device.release(Endpoint { protocol, local });
     }
+}
+
+/// Whether a device that does not demultiplex may answer SYNs. It was not told how.
+fn answers_beside(config: &StackConfig, capabilities: &Capabilities) -> Option<Mutex<bool>> {
+    let beside = config.path != ReceivePath::NiLrp && config.path.lets_device_answer();
+    let wanted = config.tcp.syn_cookies_per_s > 0;
+    (beside && wanted && capabilities.steers).then(Mutex::default)
 }
 
 /// A later fragment that came before its datagram's first.

@@ -14,7 +14,8 @@
  *   stack's: its socket, or one of those that share it, by a hash of the flow. A listener whose
  *   connections have channels gets SYNs while it takes or answers any, what ends a handshake that a
  *   SYN cookie began, and of other segments as many as may be answered. Once it has given all its
- *   answers the others are given here, or some of sources that have ended a handshake before pass;
+ *   answers the others are given here, or some of sources that have ended a handshake before pass.
+ *   One whose connections have none gets all but the SYNs that are answered here;
  * - an ICMP error about what an endpoint sent: the main socket;
  * - an address that the stack owns (ARP and neighbour solicitations for it
  *   included): the main socket; but of what is for a port that nobody bound, only as
@@ -347,11 +348,25 @@ static __always_inline int drop_beyond_backlog(void)
 	return XDP_DROP;
 }
 
+/* What is for a listener whose connections have no channels. SYNs are answered here, and the stack judges the rest. */
+static __always_inline int to_judging_listener(__u32 entry, const struct address *local,
+					       const struct address *remote,
+					       const struct ports *ports, void *end)
+{
+	if (begins_connection(ports, end))
+		return entry & TAKES_KNOWN && answers_syns() ? TO_ANSWER : to_socket(MAIN_SOCKET);
+	if (brings_cookie_back(&told, local, remote, ports, end))
+		count_answers(ANSWERS_RETURNED, 1);
+	return to_socket(MAIN_SOCKET);
+}
+
 /* What belongs to no connection, for a listener whose connections have channels. */
 static __always_inline int to_listener(__u32 entry, const struct address *local,
 				       const struct address *remote, const struct ports *ports,
 				       void *end)
 {
+	if (!told.all_channels)
+		return to_judging_listener(entry, local, remote, ports, end);
 	if (!begins_connection(ports, end)) {
 		if (is_late(local, remote, ports))
 			return stray_to_main(LATE);

@@ -290,8 +290,8 @@ pub trait Device: Send + Sync + fmt::Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// A channel for a TCP listener all of whose connections have
-    /// [channels](Self::open_connection). In place of [`claim`](Self::claim).
+    /// A channel for a TCP listener, in place of [`claim`](Self::claim). If not all connections
+    /// [have one](Self::open_all_connections), what it does not [answer](Self::know_cookies) itself comes here.
     ///
     /// # Errors
     ///

@@ -12,16 +12,19 @@
 //! 1. A cookie holds when it was made (5 bits, in units of 64 s), the client's largest segment (3
 //!    bits, one of [`SEGMENT_BYTES`]), and 24 bits of a keyed hash of these, of both ends and of
 //!    the client's first sequence number. It is good in the unit it was made in and the next. The
-//!    XDP program of `ni-lrp` (`steer.bpf.c`) knows a cookie by the same rule.
+//!    XDP program (`steer.bpf.c`) knows a cookie by the same rule.
 //! 2. A listener answers a bounded number of SYNs in each [`PERIOD`]. What comes beyond ends at the
 //!    demultiplexer (Druschel & Banga, section 3.4), so that a flood takes a part of a CPU and no
 //!    more. The period is long, since clients and floods come in bursts.
-//! 3. On `ni-lrp` the XDP program answers them there by the same rule, while it is seen that its answers
-//!    arrive (`device/xdp/answering.rs`). Then the listener answers fewer itself.
+//! 3. On AF_XDP the program answers them by the same rule, while it is seen that its answers arrive
+//!    (`device/xdp/answering.rs`), but on the paths that show what receiving costs without a device's help
+//!    (`ReceivePath::lets_device_answer`). Then the listener answers fewer itself.
 //!
 //! **Limits.** No other option of the SYN is kept: windows stay below 64 KiB. Whoever sends 2^23
 //! made-up acknowledgements has one connection. If a client's last segment of the handshake is
-//! lost and it waits for the server to speak first, it waits in vain.
+//! lost and it waits for the server to speak first, it waits in vain. A program that does not know connections
+//! answers SYNs between the ends of one, too: whoever has lost his state and comes again by the same port is not
+//! asked (RFC 5961, 4.2).
 
 use std::hash::Hasher;
 use std::io;

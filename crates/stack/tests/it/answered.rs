@@ -1,8 +1,8 @@
-//! `ni-lrp`: the XDP program answers SYNs that a flooded listener has no answers left for, where its
+//! The XDP program answers SYNs that a flooded listener has no answers left for, where its
 //! answers arrive. Needs root.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,9 +37,9 @@ struct Trial {
 
 impl Trial {
     /// One cookie in a period, and none before.
-    fn start(here: &str, tagged: bool) -> Self {
+    fn start(path: &str, here: &str, tagged: bool) -> Self {
         let device = Arc::new(xdp(&owned()));
-        let mut config = config("ni-lrp");
+        let mut config = config(path);
         config.tcp.syn_cookies_per_s = 1;
         let stack = match tagged {
             true => Stack::start(Vlan::new(Arc::clone(&device), VLAN_ID).unwrap(), &config),
@@ -103,14 +103,14 @@ impl Trial {
     }
 }
 
-/// For both families, in a VLAN and in none.
+/// For both families, in a VLAN and in none, and without channels of connections.
 fn for_each(test: impl Fn(&Trial) + Send + Copy) {
-    for tagged in [false, true] {
+    for (path, tagged) in [("ni-lrp", false), ("ni-lrp", true), ("soft-lrp", false)] {
         Lan::create(move || {
             lan::run("ethtool -K kernel0 rxvlan off txvlan off");
             lan::run("ethtool -K stack0 rxvlan off txvlan off");
             for here in ["10.0.0.2:80", "[fd00::2]:81"] {
-                let trial = Trial::start(here, tagged);
+                let trial = Trial::start(path, here, tagged);
                 test(&trial);
                 lan::assert_sums(&trial.stack);
             }
@@ -166,4 +166,43 @@ fn answers_that_the_link_refuses_end_and_known_clients_are_answered_by_the_stack
         known.set_port(6000);
         trial.connect(known);
     });
+}
+
+/// There the device looks at no segment of a connection, and at none that is not a SYN.
+#[test]
+fn connections_of_other_paths_go_on_beside_answers() {
+    for path in ["soft-lrp", "polled", "soft-timer-polling"] {
+        Lan::create(move || {
+            let polled = PassAll::attach("kernel0").unwrap();
+            let trial = Trial::start(path, "10.0.0.2:80", false);
+            let mut client = TcpStream::connect(trial.here).unwrap();
+            let (mut server, _) = trial.listener.accept_timeout(SOON).unwrap();
+            let mut clients = (10..60).map(|number| trial.client(number));
+            while trial.device.answered_syns() == 0 {
+                trial.flood();
+                trial.connect(clients.next().expect("an answer of the device"));
+            }
+            let sent = lan::content(300_000);
+            lan::transfer(&mut client, &mut server, &sent);
+            lan::transfer(&mut server, &mut client, &sent);
+            drop(polled);
+            lan::assert_sums(&trial.stack);
+            drop(trial.listener);
+            TcpListener::bind(&trial.stack, trial.here).expect("the port is free again");
+        });
+    }
+}
+
+/// They show what it costs if all comes to the host.
+#[test]
+fn the_papers_other_orders_are_left_to_themselves() {
+    for path in ["eager", "early-demux"] {
+        Lan::create(move || {
+            let _polled = PassAll::attach("kernel0").unwrap();
+            let trial = Trial::start(path, "10.0.0.2:80", false);
+            trial.flood();
+            assert!(!trial.device.answers_syns(), "{path}");
+            assert_eq!(trial.answered(), 1, "{path}: its own");
+        });
+    }
 }

@@ -180,6 +180,7 @@ fn a_listener_gets_syns_and_only_as_many_other_segments_as_may_be_answered() {
         let shared = XdpConfig::default();
         let (device, sender) = (xdp(&shared), PacketDevice::open("kernel0").unwrap());
         device.add_address(at("10.0.0.2:0").ip()).unwrap();
+        device.open_all_connections().unwrap();
         for here in ["10.0.0.2:80", "0.0.0.0:81"] {
             let local = at(here);
             let protocol = Protocol::Tcp;
@@ -220,6 +221,7 @@ fn syns_of_known_sources_get_through_where_a_listener_takes_them_and_not_without
     Lan::create(|| {
         let (device, sender) = (xdp(&owned()), PacketDevice::open("kernel0").unwrap());
         let (known, stranger) = ("10.0.0.1:5000", "10.0.0.9:5000");
+        device.open_all_connections().unwrap();
         device.know_source(at(known).ip());
         for here in ["10.0.0.2:80", "0.0.0.0:81"] {
             let (protocol, local) = (Protocol::Tcp, at(here));

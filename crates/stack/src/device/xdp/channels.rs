@@ -3,7 +3,8 @@
 //! Their frames come by the main socket. A connection's channel in the program is a count: it
 //! is given frames as long as its queue in the stack has room (`room`). An AF_XDP socket for
 //! each would take two rings, a descriptor and some system calls per connection. A listener has
-//! marks: its backlog is full, and whose SYNs it takes nevertheless.
+//! marks: its backlog is full, and whose SYNs it takes nevertheless. On paths without channels of connections
+//! they tell whether the program may answer.
 
 use std::io;
 use std::net::SocketAddr;

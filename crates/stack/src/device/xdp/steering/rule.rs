@@ -29,7 +29,7 @@ pub enum Bound {
     Socket(u32),
     /// One of these, by a hash of the flow.
     Group(Vec<u32>),
-    /// A listener whose connections have channels.
+    /// A listener. The stack judges what is for it, unless all connections have channels.
     Listener {
         /// It takes no connections now.
         is_full: bool,
@@ -121,6 +121,7 @@ impl Told {
             Some(Bound::Socket(0)) => To::Main,
             Some(Bound::Socket(number)) => To::Endpoint(vec![*number]),
             Some(Bound::Group(numbers)) => To::Endpoint(numbers.clone()),
+            Some(Bound::Listener { .. }) if !self.all_channels => To::Main,
             Some(Bound::Listener { .. }) if !begins => To::Nobody,
             Some(Bound::Listener { is_full: true }) => To::BeyondBacklog,
             Some(Bound::Listener { is_full: false }) => To::Main,
