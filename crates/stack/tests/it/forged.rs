@@ -181,3 +181,27 @@ fn what_comes_from_where_nobody_can_be_is_thrown_away() {
         assert_eq!(driven.counts()[Outcome::Malformed], 8, "{path}");
     }
 }
+
+/// A SYN that seemed to come from the stack itself took a place of the backlog, and was answered (CVE-1999-0016).
+#[test]
+fn a_segment_from_the_stack_s_own_address_is_thrown_away() {
+    for path in ["eager", "early-demux", "soft-lrp", "polled"] {
+        let mut driven = Driven::new(path);
+        let ours = at("10.0.0.2:80");
+        for (port, flags) in [
+            (80, TcpFlags::SYN),
+            (5000, TcpFlags::SYN),
+            (80, TcpFlags::ACK),
+        ] {
+            let mut segment = Packet::new(ours.ip(), ours.ip()).tcp(port, 80, flags, &[]);
+            segment[..6].fill(0xff);
+            driven.cable.send(&segment);
+            driven.receive();
+            driven.work();
+        }
+        let mut sent = sent(&mut driven).into_iter();
+        let answer = sent.find(|packet| packet[0] >> 4 == 4 && packet[9] == 6);
+        assert_eq!(answer, None, "{path}");
+        assert_eq!(driven.counts()[Outcome::Malformed], 3, "{path}");
+    }
+}
