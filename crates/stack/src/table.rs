@@ -111,9 +111,15 @@ impl Table {
             malformed: NOBODY,
         };
         let tcp = &config.tcp;
+        let demux = DemuxConfig::new(channels);
+        let sockets_max = config.channels_max as usize;
         let demux = DemuxConfig {
+            sockets_max,
+            udp_connections_max: sockets_max,
             tcp_connections_max: tcp.connections_max as usize,
-            ..DemuxConfig::new(channels)
+            // A socket may be in several.
+            groups_max: demux.groups_max.max(sockets_max),
+            ..demux
         };
         let demux = Demux::new(&demux, Seed([secret()?, secret()?]))?;
         let special = u32::try_from(SPECIAL).unwrap_or(u32::MAX);

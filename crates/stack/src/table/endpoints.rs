@@ -211,7 +211,10 @@ fn is_dual(local: SocketAddr) -> bool {
 fn refused(at: SocketAddr, error: &EndpointError) -> io::Error {
     match error {
         EndpointError::Taken => error::address_in_use(at),
-        EndpointError::Full => io::Error::new(io::ErrorKind::OutOfMemory, error.to_string()),
+        EndpointError::Full => {
+            let why = format!("no room for {at}: raise `channels_max` of the stack's config");
+            io::Error::new(io::ErrorKind::OutOfMemory, why)
+        }
         EndpointError::Unsuitable(_) => {
             io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {error}"))
         }

@@ -23,6 +23,7 @@ mod forward;
 mod groups;
 mod input;
 mod kernel;
+mod many;
 mod messages;
 mod missed;
 mod odd_peers;

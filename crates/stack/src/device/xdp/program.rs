@@ -21,7 +21,7 @@ use plimsoll_kernel::xdp_link::AttachError;
 use super::answering::Answers;
 use super::company::{Entries, Watched};
 use super::room::{Room, Rooms};
-use super::{MAIN_SOCKET, PLACES_OF_SOCKETS, Threaded, XdpConfig};
+use super::{MAIN_SOCKET, PLACES_OF_SOCKETS, SOCKETS_MAX, Threaded, XdpConfig};
 use crate::device::{CookieAnswers, Endpoint, Mac, Takes};
 use crate::error::{Error, address_in_use};
 use crate::random::secret;
@@ -406,6 +406,15 @@ fn answers_by(ifindex: u32) -> u32 {
 pub(super) fn not_added(endpoint: Endpoint, error: libbpf_rs::Error) -> io::Error {
     match error.kind() {
         libbpf_rs::ErrorKind::AlreadyExists => address_in_use(endpoint.local),
+        libbpf_rs::ErrorKind::TooBig => {
+            let why = format!(
+                "no room for {} in the XDP program, which knows {} sockets at single addresses: bind \
+                 some at the wildcard address",
+                endpoint.local,
+                2 * SOCKETS_MAX
+            );
+            io::Error::new(io::ErrorKind::OutOfMemory, why)
+        }
         _ => io::Error::other(error),
     }
 }
