@@ -203,6 +203,15 @@ impl StackConfig {
         if self.turn_frames == 0 {
             return refuse("turn_frames", "0".to_owned(), "at least 1");
         }
+        if let Some(net) = self.addresses.iter().find(|net| !is_hosts(net)) {
+            let allowed = "a host's address, as 10.0.0.2/24: not its network's own or broadcast, no group, no loopback";
+            return refuse("addresses", net.to_string(), allowed);
+        }
+        let own = |gateway: &IpAddr| self.addresses.iter().any(|net| net.addr() == *gateway);
+        let unfit = |gateway: &&IpAddr| !is_unicast(**gateway) || own(gateway);
+        if let Some(gateway) = self.gateways.iter().find(unfit) {
+            return refuse("gateways", gateway.to_string(), "another host's address");
+        }
         if !(1..=1 << 20).contains(&self.channels_max) {
             let given = self.channels_max.to_string();
             return refuse("channels_max", given, "from 1 to 1,048,576");
@@ -242,6 +251,27 @@ impl StackConfig {
         }
         Ok(self.channel.validate()?)
     }
+}
+
+/// Whether an interface on a link may have the address: what others send from there is dropped
+/// otherwise (`wire::packet`), or they do not send to it.
+fn is_hosts(net: &IpNet) -> bool {
+    let is_networks = match net {
+        IpNet::V4(net) => {
+            net.prefix_len() < 31 && [net.network(), net.broadcast()].contains(&net.addr())
+        }
+        IpNet::V6(net) => net.prefix_len() < 127 && net.addr() == net.network(),
+    };
+    is_unicast(net.addr()) && !is_networks
+}
+
+fn is_unicast(address: IpAddr) -> bool {
+    let is_everybodys = match address {
+        IpAddr::V4(address) => address.is_broadcast(),
+        IpAddr::V6(address) => address.to_ipv4_mapped().is_some(),
+    };
+    let others = address.is_multicast() || address.is_loopback() || address.is_unspecified();
+    !others && !is_everybodys
 }
 
 /// Who does the protocol processing of a received packet, and when. The names
@@ -385,6 +415,40 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(field(StackConfig::default()), "addresses");
+        for address in [
+            "10.0.0.0/24",
+            "10.0.0.255/24",
+            "127.0.0.1/8",
+            "224.0.0.1/24",
+            "0.0.0.0/0",
+            "255.255.255.255/32",
+            "fd00::/64",
+            "::1/128",
+            "ff02::1/64",
+            "::ffff:10.0.0.1/120",
+        ] {
+            let at = StackConfig::at(address.parse().unwrap());
+            assert_eq!(field(at), "addresses", "{address}");
+        }
+        for address in ["10.0.0.0/31", "10.0.0.0/32", "fd00::/127", "fe80::1/64"] {
+            let at = StackConfig::at(address.parse().unwrap());
+            at.validate().unwrap();
+        }
+        for (gateway, fits) in [
+            ("10.0.0.1", false),
+            ("224.0.0.1", false),
+            ("127.0.0.1", false),
+            ("0.0.0.0", false),
+            // Beyond the network: hosts with an address alone have such.
+            ("192.0.2.1", true),
+            ("fe80::1", true),
+        ] {
+            let through = StackConfig {
+                gateways: vec![gateway.parse().unwrap()],
+                ..good.clone()
+            };
+            assert_eq!(through.validate().is_ok(), fits, "{gateway}");
+        }
         let no_turn = StackConfig {
             turn_frames: 0,
             ..good.clone()

@@ -107,7 +107,8 @@ enum Place {
 
 impl UdpSocket {
     /// Binds to an address of the stack, or to all of them (`0.0.0.0`: those of IPv4, `[::]`:
-    /// both); port 0 takes a free one.
+    /// both); port 0 takes a free one. One socket may have a port at an address, another one at all: the
+    /// former gets what is for its address.
     ///
     /// # Errors
     ///
@@ -227,12 +228,20 @@ impl UdpSocket {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: no multicast address. `AddrInUse`: this socket or another of the
+    /// `InvalidInput`: no multicast address, or of the family that the socket is not bound for. `AddrInUse`: this socket or another of the
     /// same port is in the group.
     pub fn join_multicast(&self, group: IpAddr) -> io::Result<()> {
         let group = group.to_canonical();
         if !group.is_multicast() {
             let why = format!("{group} is no multicast address");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let hears = match self.bound.ip() {
+            IpAddr::V4(_) => group.is_ipv4(),
+            IpAddr::V6(address) => group.is_ipv6() || address.is_unspecified(),
+        };
+        if !hears {
+            let why = format!("a socket bound to {} hears nothing of {group}", self.bound);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let at = SocketAddr::new(group, self.bound.port());

@@ -449,3 +449,20 @@ fn what_a_flood_costs_is_charged_to_its_socket() {
         assert_eq!(closed.ended(), arrived, "{path}");
     }
 }
+
+/// It joined, and could not answer what it heard.
+#[test]
+fn a_socket_joins_groups_of_its_own_family() {
+    let (stack, _other) = pair("soft-lrp");
+    let [four, six] = ["239.1.1.1", "ff05::77"].map(|group| group.parse().unwrap());
+    for (at, joins) in [
+        ("0.0.0.0:7", [true, false]),
+        ("10.0.0.1:8", [true, false]),
+        ("[fd00::1]:9", [false, true]),
+        ("[::]:10", [true, true]),
+    ] {
+        let socket = UdpSocket::bind(&stack, at).unwrap();
+        let joined = [four, six].map(|group| socket.join_multicast(group));
+        assert_eq!(joined.map(|joined| joined.is_ok()), joins, "{at}");
+    }
+}
