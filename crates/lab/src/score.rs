@@ -233,8 +233,8 @@ mod tests {
             differing.map(|one| one.claims.len()).sum::<usize>()
         };
         assert_eq!(differing("st-table12"), 16);
-        // Two machines may differ.
-        assert_eq!(differing("st-table6"), 0);
+        // Two machines may differ, as with Flash; Apache's five do on one.
+        assert_eq!(differing("st-table6"), 5);
         assert_eq!(differing("mr-fig1"), 0);
     }
 

@@ -183,6 +183,7 @@ mod tests {
             above_150us_pct: above[1],
             per_request: 0,
             raised_pct: 0.0,
+            sent_per_request: 0.0,
             sources: BTreeMap::new(),
             source: "a test".into(),
         }

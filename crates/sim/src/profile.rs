@@ -387,6 +387,9 @@ pub struct Workload {
     /// Default 0.
     #[serde(default)]
     pub raised_pct: f64,
+    /// Packets that the host sends per request, on average. Default 0: it answers none.
+    #[serde(default)]
+    pub sent_per_request: f64,
     /// Where the numbers are from.
     pub source: String,
 }

@@ -19,7 +19,7 @@ use plimsoll_core::soft_timer::{SoftTimerConfig, SoftTimers};
 use plimsoll_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
-use clocked::clocked;
+use clocked::{Waiting, clocked};
 use figures::{Times, Windows};
 
 use crate::Error;
@@ -71,14 +71,18 @@ pub enum Purpose {
         /// Time past the scheduled one at which the hardware steps in.
         deadline_us: f64,
     },
-    /// A packet sent at each event of a timer, as rate-based clocking without soft
-    /// timers, or with a soft event in every trigger state.
+    /// At each event of a timer a packet is sent, if one waits: rate-based clocking by a
+    /// hardware timer, or with a soft event in every trigger state.
     Clocked {
         /// Which timer.
         timer: Timer,
         /// Interval of a hardware timer; not used by soft timers.
         #[serde(default = "interval_us")]
         interval_us: f64,
+        /// A packet always waits, as in a flow without end. Default: those of the
+        /// workload's answers do.
+        #[serde(default)]
+        backlogged: bool,
     },
 }
 
@@ -129,9 +133,14 @@ pub fn run(profile: &Profile, timers: &Timers, seed: u64) -> Result<Vec<(String,
             burst_us,
         } => pacing(timers, states, *target_us, *burst_us),
         Purpose::Deadlines { deadline_us } => deadlines(profile, timers, states, *deadline_us),
-        Purpose::Clocked { timer, interval_us } => {
+        Purpose::Clocked {
+            timer,
+            interval_us,
+            backlogged,
+        } => {
             let interval_ns = (interval_us * 1e3) as u64;
-            clocked(profile, states, workload, *timer, interval_ns)
+            let waiting = Waiting::new(workload, *backlogged)?;
+            clocked(profile, states, workload, *timer, interval_ns, waiting)
         }
     }
 }

@@ -100,6 +100,7 @@ fn other_models(raised: &str) -> Vec<(String, f64)> {
     let clocked = [Timer::Soft, Timer::OnChip, Timer::OffChip].map(|timer| Purpose::Clocked {
         timer,
         interval_us: 20.0,
+        backlogged: false,
     });
     let deadlines = Purpose::Deadlines { deadline_us: 50.0 };
     let mut all = Vec::new();
