@@ -117,7 +117,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
         filters::filters(
             Path::new("/proc"),
             &packet_filter::has_rules(),
-            &hidden::ports(ifindex).unwrap_or_default().every,
+            &hidden::ports(ifindex).map(|ports| ports.every),
         ),
         filters::traffic_control(&hidden::tc_takers(ifindex)),
         filters::packet_readers(host::has_packet_readers()),

@@ -16,7 +16,7 @@ use crate::company::Reading;
 use crate::cookies::Cookies;
 use crate::counters::{self, Channel, Counters, Packets};
 use crate::error::Error;
-use crate::hidden::{Hidden, Unguarded};
+use crate::hidden::{Hidden, Ports, Taker, Unguarded};
 use crate::looks::Looks;
 pub use crate::program::Storage;
 use crate::program::types::{answering, limit};
@@ -99,7 +99,7 @@ pub struct Guard<'obj> {
     hidden: Option<Hidden>,
     /// Of which protocols all ports may be such.
     unguarded: BTreeSet<Unguarded>,
-    tracking: Tracking,
+    pub(crate) tracking: Tracking,
     charges: Charges,
     /// Packets without a socket when packet readers were last looked for.
     closed_ports: u64,
@@ -135,6 +135,8 @@ impl<'obj> Guard<'obj> {
         host::check()?;
         // libbpf would print to standard error; its answer is in our errors.
         libbpf_rs::set_print(None);
+        // Before: what comes meanwhile may not be bound to.
+        let tracking = Tracking::at_load(host::lets_programs_ask_tracking());
         let program = Program::load(storage, host::numa_nodes(), cpus)?;
         let mut guard = Self {
             attachment: Attachment::default(),
@@ -147,7 +149,7 @@ impl<'obj> Guard<'obj> {
             unguarded: BTreeSet::new(),
             interface: None,
             company: None,
-            tracking: Tracking::at_load(host::has_connection_tracking()),
+            tracking,
             charges: Charges::default(),
             closed_ports: 0,
             config: *config,
@@ -289,22 +291,18 @@ impl<'obj> Guard<'obj> {
     }
 
     fn refresh_hidden(&mut self) -> Result<(), Error> {
-        let Some(hidden) = &mut self.hidden else {
-            return Ok(());
-        };
-        let mut ports = hidden.on_interval(Instant::now());
+        let hidden = self.hidden.as_mut();
+        let mut ports =
+            hidden.map_or_else(Ports::default, |hidden| hidden.on_interval(Instant::now()));
         if self.config.trust_tc {
             ports.trust_tc();
+        }
+        if self.tracking.is_missed(host::translates) {
+            ports.add_all(Taker::Translation);
         }
         let told = self.program.set_hidden(&ports);
         self.unguarded = ports.every;
         told
-    }
-
-    /// Whether connection tracking has come since the program was loaded, and tracks. True once.
-    pub(crate) fn misses_tracking(&mut self) -> bool {
-        let tracks = || host::has_connection_tracking() && host::tracks_connections();
-        self.tracking.is_missed(tracks)
     }
 
     /// Call every 10 to 50 ms. Tells the program that it is governed; after two

@@ -1,7 +1,10 @@
 //! Sockets that the program's look-up does not find, although they get packets: those that are bound
 //! to a device above the guarded interface, and those of proxies to which a rule diverts. It finds
 //! another one in their place, if that has the packet's port. Load balancing in the kernel (IPVS),
-//! and programs and actions of tc take packets before sockets in the same way.
+//! and programs and actions of tc take packets before sockets in the same way. So does translation that
+//! the program cannot ask ([`crate::tracking`]).
+//!
+//! As long as the kernel has told nothing of them, any port may have such a socket.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,6 +31,10 @@ pub(crate) enum Taker {
     Ipvs,
     /// Programs and actions of tc.
     Tc,
+    /// Translation that the program cannot ask whether it does.
+    Translation,
+    /// Somebody, since the kernel does not tell.
+    NotKnown,
 }
 
 impl Taker {
@@ -37,6 +44,16 @@ impl Taker {
             Self::PacketFilter => "packet_filter",
             Self::Ipvs => "ipvs",
             Self::Tc => "tc",
+            Self::Translation => "translation",
+            Self::NotKnown => "not_known",
+        }
+    }
+
+    /// Whether packets may go on to other hosts by it.
+    pub(crate) const fn may_send_on(self) -> bool {
+        match self {
+            Self::PacketFilter | Self::Ipvs => false,
+            Self::Tc | Self::Translation | Self::NotKnown => true,
         }
     }
 }
@@ -56,7 +73,7 @@ impl Unguarded {
         self.protocol.name()
     }
 
-    /// Who may take its packets: `packet_filter`, `ipvs` or `tc`.
+    /// Who may take its packets: `packet_filter`, `ipvs`, `tc`, `translation` or `not_known`.
     #[must_use]
     pub const fn taker(&self) -> &'static str {
         self.taker.name()
@@ -91,6 +108,11 @@ impl Ports {
         }
     }
 
+    /// Every port, for the sake of one who may take any packet.
+    pub(crate) fn add_all(&mut self, taker: Taker) {
+        self.add(taker, None, &(0..=u16::MAX));
+    }
+
     fn extend(&mut self, others: Self) {
         self.some.extend(others.some);
         self.every.extend(others.every);
@@ -106,23 +128,36 @@ impl Ports {
 /// be many: what else there is does not wait for them to be read.
 #[derive(Debug)]
 pub(crate) struct Hidden {
-    by_rules: Looks<Ports>,
-    by_others: Looks<Ports>,
+    /// `None`: the kernel has not told yet.
+    by_rules: Looks<Option<Ports>>,
+    by_others: Looks<Option<Ports>>,
 }
 
 impl Hidden {
     /// Reads all of it: for a thread that may wait.
     pub(crate) fn begin(ifindex: u32) -> Self {
+        Self::by(move || by_rules(ifindex), move || by_others(ifindex))
+    }
+
+    fn by(
+        by_rules: impl Fn() -> io::Result<Ports> + Send + Sync + 'static,
+        by_others: impl Fn() -> io::Result<Ports> + Send + Sync + 'static,
+    ) -> Self {
         Self {
-            by_rules: Looks::begin_with(generation, move || by_rules(ifindex)),
-            by_others: Looks::begin(move || by_others(ifindex)),
+            by_rules: Looks::begin_with(generation, move || by_rules().map(Some)),
+            by_others: Looks::begin(move || by_others().map(Some)),
         }
     }
 
     /// Call it once a second: what is known.
     pub(crate) fn on_interval(&mut self, now: Instant) -> Ports {
-        let mut ports = self.by_rules.on_interval(now);
-        ports.extend(self.by_others.on_interval(now));
+        let mut ports = Ports::default();
+        for told in [&mut self.by_rules, &mut self.by_others] {
+            match told.on_interval(now) {
+                Some(told) => ports.extend(told),
+                None => ports.add_all(Taker::NotKnown),
+            }
+        }
         ports
     }
 }
@@ -150,7 +185,7 @@ fn by_rules(ifindex: u32) -> io::Result<Ports> {
 fn by_others(ifindex: u32) -> io::Result<Ports> {
     let mut ports = Ports::default();
     if !tc_takers(ifindex)?.is_empty() {
-        ports.add(Taker::Tc, None, &(0..=u16::MAX));
+        ports.add_all(Taker::Tc);
     }
     let above = link::above(ifindex)?;
     if !above.is_empty() {
@@ -176,4 +211,39 @@ pub(crate) fn tc_takers(ifindex: u32) -> io::Result<BTreeSet<String>> {
         takers.extend(traffic_control::takers(interface)?);
     }
     Ok(takers)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A kernel that refused was taken for one that has no such sockets, and nobody was told.
+    #[test]
+    fn what_the_kernel_has_not_told_may_be_at_every_port() {
+        static TELLS: AtomicBool = AtomicBool::new(false);
+        let told = || match TELLS.load(Ordering::Relaxed) {
+            true => Ok(Ports::default()),
+            false => Err(io::ErrorKind::Unsupported.into()),
+        };
+        let refused = || Hidden::by(told, || Ok(Ports::default()));
+        let begun = Instant::now();
+        let mut known = [refused(), Hidden::by(|| Ok(Ports::default()), told)];
+        for hidden in &mut known {
+            let ports = hidden.on_interval(begun);
+            assert!(ports.every.iter().all(|one| one.taker() == "not_known"));
+            assert_eq!(ports.every.len(), 2, "of UDP and TCP");
+        }
+        TELLS.store(true, Ordering::Relaxed);
+        for hidden in &mut known {
+            let told = (1..10_000).any(|look| {
+                std::thread::sleep(Duration::from_millis(1));
+                let ports = hidden.on_interval(begun + look * Duration::from_secs(1));
+                ports == Ports::default()
+            });
+            assert!(told, "it is asked again");
+        }
+    }
 }

@@ -2,28 +2,30 @@
 //!
 //! The kernel binds a program to connection tracking's functions when it is loaded. Where that is a
 //! module, it comes with the first rule that wants it: that of a container engine, say, which starts
-//! after the guard. Then the program asks nobody, until the next start.
+//! after the guard. Then the program asks nobody, until the next start. A packet that is translated
+//! looks like one for a socket of this host that has its port. So no socket is guarded then.
 
 /// What is known of that.
 #[derive(Debug)]
 pub(crate) struct Tracking {
-    /// It can be asked, or it was told that it cannot.
-    is_settled: bool,
+    is_asked: bool,
+    is_missed: bool,
 }
 
 impl Tracking {
     /// Of a program that is loaded now, with or without connection tracking in the kernel.
     pub(crate) const fn at_load(is_there: bool) -> Self {
         Self {
-            is_settled: is_there,
+            is_asked: is_there,
+            is_missed: false,
         }
     }
 
-    /// Whether it `tracks` connections now, and cannot be asked. True once.
-    pub(crate) fn is_missed(&mut self, tracks: impl FnOnce() -> bool) -> bool {
-        let is_missed = !self.is_settled && tracks();
-        self.is_settled |= is_missed;
-        is_missed
+    /// Whether packets may be translated of which the program cannot ask. Once it is so, it stays so:
+    /// connections may come back that nobody has heard of for a while.
+    pub(crate) fn is_missed(&mut self, translates: impl FnOnce() -> bool) -> bool {
+        self.is_missed |= !self.is_asked && translates();
+        self.is_missed
     }
 }
 
@@ -32,10 +34,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_tracks_and_was_not_there_is_missed_once() {
+    fn what_translates_and_was_not_there_is_missed_from_then_on() {
         let mut late = Tracking::at_load(false);
-        let seen = [false, true, true, false, true].map(|tracks| late.is_missed(|| tracks));
-        assert_eq!(seen, [false, true, false, false, false]);
+        let seen = [false, true, false].map(|translates| late.is_missed(|| translates));
+        assert_eq!(seen, [false, true, true]);
         let mut there = Tracking::at_load(true);
         assert!(!there.is_missed(|| unreachable!("it is not asked for any more")));
     }

@@ -264,11 +264,26 @@ pub fn tracks_connections() -> bool {
     may_be_so(count, |count| count != "0")
 }
 
-/// Whether the kernel has connection tracking now. As a module it comes with the first rule that
-/// wants it.
+/// Whether a program that is loaded now can ask the kernel's connection tracking. As a module it comes
+/// with the first rule that wants it, and must describe its types.
 #[must_use]
-pub fn has_connection_tracking() -> bool {
-    Path::new("/sys/module/nf_conntrack").exists()
+pub fn lets_programs_ask_tracking() -> bool {
+    lets_programs_ask_tracking_in(Path::new("/sys"))
+}
+
+fn lets_programs_ask_tracking_in(sys: &Path) -> bool {
+    let module = sys.join("module/nf_conntrack");
+    // What is built in is described with the kernel, and was never loaded.
+    let is_built_in = module.exists() && !module.join("initstate").exists();
+    is_built_in || sys.join("kernel/btf/nf_conntrack").exists()
+}
+
+/// Whether connections of this network namespace may be translated: the module that does it is there,
+/// and some are tracked. Of a kernel that has it built in this is not told, nor needed: there programs
+/// can always ask.
+#[must_use]
+pub fn translates() -> bool {
+    Path::new("/sys/module/nf_nat").exists() && tracks_connections()
 }
 
 /// Whether it is so by what a file of `/proc` holds. Also if that cannot be read, but not where there
@@ -350,6 +365,30 @@ mod tests {
             let is_on = may_be_so(held.map(str::to_owned), |setting| setting != "0");
             assert_eq!(is_on, expected, "{told}");
         }
+    }
+
+    /// A module without a description of its types was taken for one that can be asked.
+    #[test]
+    fn connection_tracking_can_be_asked_where_its_types_are_known() {
+        for (files, can_ask) in [
+            (&[][..], false),
+            (&["module/nf_conntrack/parameters/hashsize"][..], true),
+            (&["module/nf_conntrack/initstate"][..], false),
+            (
+                &["module/nf_conntrack/initstate", "kernel/btf/nf_conntrack"][..],
+                true,
+            ),
+        ] {
+            let sys = tempfile::tempdir().unwrap();
+            for file in files {
+                let file = sys.path().join(file);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, "").unwrap();
+            }
+            let told = lets_programs_ask_tracking_in(sys.path());
+            assert_eq!(told, can_ask, "{files:?}");
+        }
+        assert!(lets_programs_ask_tracking(), "tests are run where it can");
     }
 
     #[test]

@@ -14,11 +14,11 @@ use super::{Finding, Verdict, finding};
 use crate::hidden::{Taker, Unguarded};
 
 /// Files of `/proc` that tell, from `root`; whether `nf_tables` has rules; and of which protocols
-/// others than sockets may take every packet.
+/// others than sockets may take every packet, if the kernel tells.
 pub(super) fn filters(
     root: &Path,
     has_rules: &io::Result<bool>,
-    unguarded: &BTreeSet<Unguarded>,
+    unguarded: &io::Result<BTreeSet<Unguarded>>,
 ) -> Finding {
     let mut is_refused = false;
     let mut read = |path: &str| {
@@ -51,16 +51,7 @@ pub(super) fn filters(
     if read("net/ip_vs").lines().count() > 3 {
         found.push("IPVS has services".to_owned());
     }
-    for one in unguarded.iter().filter(|one| one.taker != Taker::Tc) {
-        let name = one.protocol().to_uppercase();
-        let taker = match one.taker {
-            Taker::Ipvs => "IPVS",
-            _ => "a rule (TPROXY, or one that sends elsewhere)",
-        };
-        found.push(format!(
-            "{taker} may take packets for any {name} port, so no {name} queue is guarded: name ports or the interface there"
-        ));
-    }
+    found.extend(taken(unguarded));
     if read("sys/net/ipv4/ip_forward").trim() == "1" {
         found.push("this host forwards".to_owned());
     }
@@ -82,12 +73,46 @@ pub(super) fn filters(
     )
 }
 
+/// Of which protocols rules or load balancing may take every packet, if the kernel tells. Only root is
+/// told.
+fn taken(unguarded: &io::Result<BTreeSet<Unguarded>>) -> Vec<String> {
+    let told = match unguarded {
+        Ok(told) => told,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Vec::new(),
+        Err(error) => {
+            return vec![format!(
+                "the kernel does not tell who takes packets before sockets ({error}), so no UDP and no TCP queue is guarded until it does"
+            )];
+        }
+    };
+    let others = told.iter().filter(|one| one.taker != Taker::Tc);
+    let said = others.map(|one| {
+        let name = one.protocol().to_uppercase();
+        let taker = match one.taker {
+            Taker::Ipvs => "IPVS",
+            _ => "a rule (TPROXY, or one that sends elsewhere)",
+        };
+        format!(
+            "{taker} may take packets for any {name} port, so no {name} queue is guarded: name ports or the interface there"
+        )
+    });
+    said.collect()
+}
+
 /// What of tc may take packets that come in, if the kernel tells.
 pub(super) fn traffic_control(takers: &io::Result<BTreeSet<String>>) -> Finding {
-    let Ok(takers) = takers else {
-        let found = "only root can see whether tc takes packets that come in";
-        let guard = "guards no UDP queue and no listener where it may";
-        return finding("tc", Verdict::Unknown, found, guard);
+    let takers = match takers {
+        Ok(takers) => takers,
+        Err(error) => {
+            let found = match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "only root can see whether tc takes packets that come in".to_owned()
+                }
+                _ => format!("the kernel does not tell whether tc takes packets ({error})"),
+            };
+            let guard = "guards no UDP queue and no listener where it may";
+            return finding("tc", Verdict::Unknown, found, guard);
+        }
     };
     if takers.is_empty() {
         let found = "no program or action of tc takes packets that come in";
@@ -160,7 +185,7 @@ mod tests {
                 "this host forwards",
             ),
         ] {
-            let found = filters(root(&files).path(), &Ok(false), &BTreeSet::new());
+            let found = filters(root(&files).path(), &Ok(false), &Ok(BTreeSet::new()));
             assert_eq!(
                 (found.verdict, found.found.as_str()),
                 (Verdict::Limited, said)
@@ -173,15 +198,15 @@ mod tests {
             ("sys/net/ipv4/ip_forward", "0\n"),
         ];
         assert_eq!(
-            filters(root(&calm).path(), &Ok(false), &BTreeSet::new()).verdict,
+            filters(root(&calm).path(), &Ok(false), &Ok(BTreeSet::new())).verdict,
             Verdict::Ok
         );
         let nothing = root(&[]);
         assert_eq!(
-            filters(nothing.path(), &Ok(false), &BTreeSet::new()).verdict,
+            filters(nothing.path(), &Ok(false), &Ok(BTreeSet::new())).verdict,
             Verdict::Ok
         );
-        let rules = filters(nothing.path(), &Ok(true), &BTreeSet::new());
+        let rules = filters(nothing.path(), &Ok(true), &Ok(BTreeSet::new()));
         assert_eq!(rules.verdict, Verdict::Limited);
         assert_eq!(rules.found, "nf_tables has rules");
         let of = |taker| Unguarded {
@@ -189,14 +214,36 @@ mod tests {
             taker,
         };
         let diverted = BTreeSet::from([of(Taker::PacketFilter)]);
-        let diverted = filters(nothing.path(), &Ok(false), &diverted);
+        let diverted = filters(nothing.path(), &Ok(false), &Ok(diverted));
         assert_eq!(diverted.verdict, Verdict::Limited);
         assert!(diverted.found.contains("so no UDP queue is guarded"));
         let by_tc = BTreeSet::from([of(Taker::Tc)]);
-        let elsewhere = filters(nothing.path(), &Ok(false), &by_tc);
+        let elsewhere = filters(nothing.path(), &Ok(false), &Ok(by_tc));
         assert_eq!(elsewhere.verdict, Verdict::Ok, "it has a line of its own");
         let refused = Err(io::ErrorKind::PermissionDenied.into());
-        let unknown = filters(nothing.path(), &refused, &BTreeSet::new());
+        let unknown = filters(nothing.path(), &refused, &Ok(BTreeSet::new()));
         assert_eq!(unknown.verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_tell_is_not_taken_for_nothing() {
+        let nothing = root(&[]);
+        let silent = Err(io::Error::other("no sockets are told of"));
+        let silent = filters(nothing.path(), &Ok(false), &silent);
+        assert_eq!(silent.verdict, Verdict::Limited);
+        assert!(silent.found.contains("(no sockets are told of), so no"));
+        let denied = Err(io::ErrorKind::PermissionDenied.into());
+        let denied = filters(nothing.path(), &Ok(false), &denied);
+        assert_eq!(denied.verdict, Verdict::Ok, "only root is told");
+        for (refused, said) in [
+            (io::ErrorKind::PermissionDenied.into(), "only root"),
+            (
+                io::Error::other("no tc"),
+                "the kernel does not tell whether",
+            ),
+        ] {
+            let tc = traffic_control(&Err(refused));
+            assert!(tc.found.starts_with(said), "{}", tc.found);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::types::port_property;
-use crate::hidden::{self, Taker};
+use crate::hidden;
 use crate::owner::diag::Protocol;
 use crate::protection::{ProtectedPort, Transport};
 
@@ -68,8 +68,8 @@ impl Ports {
 pub(super) fn hiding(ports: &hidden::Ports) -> u8 {
     let every = ports.every.iter().map(|one| hidden_of(one.protocol));
     let some = (!ports.some.is_empty()).then_some(port_property::HIDDEN_SOMEWHERE);
-    let by_tc = ports.every.iter().any(|one| one.taker == Taker::Tc);
-    let leaves = by_tc.then_some(port_property::MAY_LEAVE);
+    let leaves = ports.every.iter().any(|one| one.taker.may_send_on());
+    let leaves = leaves.then_some(port_property::MAY_LEAVE);
     let all = every.chain(some).chain(leaves);
     all.fold(0, |bits, bit| bits | bit.0 as u8)
 }

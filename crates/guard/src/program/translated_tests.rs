@@ -1,5 +1,6 @@
 //! Which packets without a socket go on to other hosts, as connection tracking knows. Needs root.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -17,6 +18,7 @@ use super::test_host::{HOST, UDP_PORT, from, unread_server, with_guard};
 use super::*;
 use crate::hidden::{Taker, Unguarded};
 use crate::owner::diag::Protocol;
+use crate::tracking::Tracking;
 use crate::{Guard, Outcome};
 
 /// The host's, beside loopback.
@@ -149,7 +151,13 @@ fn only_what_is_translated_and_goes_on_is_counted() {
 fn what_tc_may_send_on_is_counted_without_connection_tracking() {
     with_guard(|guard| {
         let frame = from(HOST).udp(CLIENT, CLOSED, &[0; 16]);
-        for (taker, expected) in [(Taker::Tc, u64::from(FRAMES)), (Taker::PacketFilter, 0)] {
+        let all = u64::from(FRAMES);
+        for (taker, expected) in [
+            (Taker::Tc, all),
+            (Taker::Translation, all),
+            (Taker::NotKnown, all),
+            (Taker::PacketFilter, 0),
+        ] {
             let mut hidden = hidden::Ports::default();
             let protocol = Protocol::Udp;
             hidden.every.insert(Unguarded { protocol, taker });
@@ -251,6 +259,29 @@ fn a_full_socket_judges_strangers_and_no_translated_flow() {
         assert_eq!(
             judged(guard, Kind::UdpSocket, &strangers, FRAMES),
             [all, 0, 0]
+        );
+    });
+}
+
+/// Connection tracking that came after the program was told of, and what it translates was judged by
+/// the host's own sockets. So was what a kernel translates that does not describe its types.
+#[test]
+fn where_translation_cannot_be_asked_no_socket_refuses_anything() {
+    with_guard(|guard| {
+        let _server = unread_server(20_000);
+        let all = u64::from(FRAMES);
+        let frame = from(OWN).udp(CLIENT, UDP_PORT, &[0; 16]);
+        let mut tracking = Tracking::at_load(false);
+        tracking.is_missed(|| true);
+        guard.tracking = tracking;
+        guard.refresh().unwrap();
+        assert_eq!(judged(guard, Kind::UdpSocket, &frame, FRAMES), [all, 0, 0]);
+        let unguarded = guard.unguarded().iter();
+        let told: Vec<_> = unguarded.map(ToString::to_string).collect();
+        let expected = ["udp", "tcp"].map(|one| format!("protocol={one} taker=translation"));
+        assert_eq!(
+            told.iter().collect::<BTreeSet<_>>(),
+            expected.iter().collect()
         );
     });
 }

@@ -197,9 +197,6 @@ impl<'a, W: Work> Turns<'a, W> {
                 self.log(&format_args!("event=renamed name={name}"));
                 self.name = name;
             }
-            if self.work.misses_tracking() {
-                self.log(&"event=tracking_not_asked");
-            }
         }
         if !self.is_gone {
             self.guard(now, is_last);

@@ -35,9 +35,6 @@ pub(super) trait Work {
     fn is_gone(&self) -> bool;
     /// The interface's new name, once after it was renamed.
     fn renamed(&mut self) -> Option<String>;
-    /// Whether connection tracking has come since the program was loaded, which so cannot ask it.
-    /// True once.
-    fn misses_tracking(&mut self) -> bool;
     /// Takes over the host's addresses and settings; due once a second.
     fn refresh(&mut self) -> Result<(), Error>;
     /// Attaches the program anew if the driver does not run it any more; due once a second.
@@ -269,10 +266,6 @@ impl Work for Guarded<'_> {
             self.name = Some(name.clone());
             name
         })
-    }
-
-    fn misses_tracking(&mut self) -> bool {
-        self.guard.misses_tracking()
     }
 
     fn refresh(&mut self) -> Result<(), Error> {

@@ -22,7 +22,6 @@ struct Failing {
     pending: u32,
     /// The interface has gone: all that asks for it fails.
     is_gone: bool,
-    misses_tracking: bool,
 }
 
 impl Failing {
@@ -56,9 +55,6 @@ impl Work for Failing {
     }
     fn renamed(&mut self) -> Option<String> {
         None
-    }
-    fn misses_tracking(&mut self) -> bool {
-        std::mem::take(&mut self.misses_tracking)
     }
     fn refresh(&mut self) -> Result<(), Error> {
         self.work("refresh")
@@ -218,17 +214,6 @@ fn work_that_another_thread_does_is_asked_for_again_soon() {
         "{:?}",
         notes.lines
     );
-}
-
-#[test]
-fn connection_tracking_that_the_program_cannot_ask_is_told() {
-    let work = Failing {
-        misses_tracking: true,
-        ..Failing::default()
-    };
-    let (ended, _, notes) = run(work, Notes::default(), Vec::new());
-    ended.unwrap();
-    assert_eq!(notes.lines, ["interface=v0 event=tracking_not_asked"]);
 }
 
 #[test]
