@@ -234,6 +234,33 @@ fn what_goes_on_to_a_published_server_is_not_judged_by_a_full_socket_here() {
     });
 }
 
+/// The program asks connection tracking of its first zone alone. Gateways with several uplinks have
+/// others.
+#[test]
+fn what_is_translated_in_a_zone_of_its_own_is_not_judged_by_a_full_socket_here() {
+    in_namespace(|| {
+        let inside = inside();
+        nft("add table ip n; \
+             add chain ip n zones { type filter hook prerouting priority -300; }; \
+             add rule ip n zones iifname v0 ct zone set 7; \
+             add chain ip n in { type nat hook prerouting priority -100; }; \
+             add rule ip n in iifname v0 udp dport 53 dnat to 10.77.0.2");
+        let server = inside.run(|| patient((INSIDE_V4, 53)));
+        let _full = UdpSocket::bind((HOST_V4, 53)).unwrap();
+        let filler = UdpSocket::bind((HOST_V4, 0)).unwrap();
+        for _ in 0..10 * BURST {
+            filler.send_to(&[0; 64], (HOST_V4, 53)).unwrap();
+        }
+        guarded(|guard, wire| {
+            for client in 10_000..10_000 + FRAMES {
+                wire.send(&frame(client, 53));
+            }
+            assert_eq!(inside.run(move || received(&server)), u64::from(FRAMES));
+            assert_eq!(discarded(guard), 0);
+        });
+    });
+}
+
 /// A resolver's port is diverted to a proxy, while the resolver's own queue is full.
 fn diverted_to_a_proxy_loses_nothing(program: &str, rule: &str) {
     in_namespace(|| {

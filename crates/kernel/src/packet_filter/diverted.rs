@@ -1,6 +1,8 @@
 //! From which ports rules divert packets: to a transparent proxy (`tproxy`, or TPROXY of iptables),
 //! to another interface (`fwd`), or to another address or port, which they write into the packet.
-//! Whoever is there gets the packets, whoever has the port that they were sent to.
+//! Whoever is there gets the packets, whoever has the port that they were sent to. So may others get
+//! those that connection tracking is to know in a zone of its own: whether they are translated is asked
+//! of the first zone alone.
 //!
 //! A rule is taken for more than it diverts, and never for less: what it asks of ports, protocol
 //! and interface is read, and all else that it asks is ignored. So a rule of addresses or marks
@@ -19,7 +21,7 @@ use std::io;
 use std::ops::RangeInclusive;
 
 use netlink_bindings::nftables::{
-    CmpOps, ExprOps, IterableExprAttrs, IterableExprCmpAttrs, IterableExprLookupAttrs,
+    CmpOps, CtKeys, ExprOps, IterableExprAttrs, IterableExprCmpAttrs, IterableExprLookupAttrs,
     IterableExprPayloadAttrs, IterableRangeAttrs, IterableRuleAttrs, LookupFlags, MetaKeys,
     Nfgenmsg, PayloadBase, RangeOps, Request,
 };
@@ -289,9 +291,12 @@ fn diverts(expression: &IterableExprAttrs<'_>) -> bool {
     match expression.get_data() {
         Ok(ExprOps::Tproxy(_)) => true,
         Ok(ExprOps::Payload(payload)) => writes_destination(&payload),
-        Ok(ExprOps::Target(target)) => target
-            .get_name()
-            .is_ok_and(|name| name.to_bytes() == x_tables::TARGET),
+        Ok(ExprOps::Ct(ct)) => {
+            ct.get_sreg().is_ok() && ct.get_key().ok() == Some(CtKeys::Zone as u32)
+        }
+        Ok(ExprOps::Target(target)) => target.get_name().is_ok_and(|name| {
+            x_tables::diverts(name.to_bytes(), target.get_info().unwrap_or_default())
+        }),
         _ => expression
             .get_name()
             .is_ok_and(|name| name.to_bytes() == b"fwd"),
@@ -330,6 +335,13 @@ mod tests {
 
     const UDP: Option<u8> = Some(17);
     const TCP: Option<u8> = Some(6);
+
+    /// Of the table `raw`, and whether what they are for may be translated unasked.
+    pub(super) const TARGETS_OF_RAW: [(&str, bool); 3] = [
+        ("CT --zone 7", true),
+        ("CT --zone mark", true),
+        ("CT --notrack", false),
+    ];
 
     pub(super) fn run(program: &str, line: &str) {
         let status = Command::new(program).args(line.split(' ')).status();
@@ -430,6 +442,23 @@ mod tests {
         assert_eq!(seen.unwrap(), HashSet::from([(UDP, 53..=53)]));
     }
 
+    /// What is translated in a zone of its own was judged by this host's sockets.
+    #[test]
+    fn so_are_those_of_which_connections_have_a_zone() {
+        for (rule, expected) in [
+            ("udp dport 53 ct zone set 7", vec![(UDP, 53..=53)]),
+            (
+                "iifname lo ct zone set mark map { 1 : 7 }",
+                vec![(None, EVERY)],
+            ),
+            ("iifname lo0 ct zone set 7", vec![]),
+            ("udp dport 53 ct zone 7 accept", vec![]),
+            ("udp dport 53 ct mark set 7", vec![]),
+        ] {
+            assert_eq!(of(rule), expected.into_iter().collect(), "{rule}");
+        }
+    }
+
     /// An operator lets some through before a rule that diverts. More is taken for diverted than is,
     /// and never less.
     #[test]
@@ -481,6 +510,15 @@ mod tests {
                 ports(&[(1, "lo".to_owned())]).unwrap()
             });
             assert_eq!(seen.unwrap(), expected.into_iter().collect(), "{rule}");
+        }
+        for (target, expected) in TARGETS_OF_RAW {
+            let seen = namespace::in_new(|| {
+                let rule = format!("-t raw -A PREROUTING -p udp --dport 53 -j {target}");
+                run("iptables-nft", &rule);
+                ports(&[(1, "lo".to_owned())]).unwrap()
+            });
+            let expected = expected.then_some((UDP, 53..=53)).into_iter().collect();
+            assert_eq!(seen.unwrap(), expected, "{target}");
         }
     }
 }

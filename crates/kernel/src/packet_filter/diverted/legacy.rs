@@ -1,4 +1,5 @@
-//! The rules of legacy iptables that divert. TPROXY is for the table `mangle` alone.
+//! The rules of legacy iptables that divert. TPROXY is for the table `mangle` alone, and a zone of
+//! connection tracking for `raw`.
 //!
 //! The kernel gives all entries of a table at once (`IPT_SO_GET_ENTRIES`): `struct ipt_entry` or
 //! `struct ip6t_entry`, which matches and a target follow.
@@ -16,7 +17,7 @@ use nix::errno::Errno;
 
 use super::{Ports, Wanted, x_tables};
 
-const TABLE: &[u8] = b"mangle";
+const TABLES: [&[u8]; 2] = [b"mangle", b"raw"];
 /// Where a table's name ends, in questions and answers.
 const NAME_BYTES: usize = 32;
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, and `IP6T_…` as well.
@@ -83,8 +84,9 @@ pub(super) fn ports(interfaces: &[(u32, String)]) -> io::Result<HashSet<Ports>> 
     for family in &FAMILIES {
         let path = format!("/proc/thread-self/net/{}", family.names);
         let names = fs::read(path).unwrap_or_default();
-        if names.split(|byte| *byte == b'\n').any(|name| name == TABLE) {
-            let entries = family.entries()?;
+        let names: Vec<_> = names.split(|byte| *byte == b'\n').collect();
+        for table in TABLES.into_iter().filter(|table| names.contains(table)) {
+            let entries = family.entries(table)?;
             let wanted = family.diverted(&entries, interfaces);
             ports.extend(wanted.into_iter().flat_map(Wanted::into_ports));
         }
@@ -93,16 +95,16 @@ pub(super) fn ports(interfaces: &[(u32, String)]) -> io::Result<HashSet<Ports>> 
 }
 
 impl Family {
-    /// All entries of the table. They may change between the two questions.
-    fn entries(&self) -> io::Result<Vec<u8>> {
+    /// All entries of a table. They may change between the two questions.
+    fn entries(&self, table: &[u8]) -> io::Result<Vec<u8>> {
         const TRIES: u32 = 10;
         let socket = (self.socket)()?;
         for _ in 0..TRIES {
-            let mut info = question(INFO_BYTES);
+            let mut info = question(table, INFO_BYTES);
             self.ask(&socket, GET_INFO, &mut info)?;
             let size = number::<4>(&info, INFO_SIZE).map(u32::from_ne_bytes);
             let size = size.unwrap_or_default();
-            let mut answer = question(ENTRIES + usize::try_from(size).unwrap_or_default());
+            let mut answer = question(table, ENTRIES + usize::try_from(size).unwrap_or_default());
             answer[NAME_BYTES..NAME_BYTES + 4].copy_from_slice(&size.to_ne_bytes());
             match self.ask(&socket, GET_ENTRIES, &mut answer) {
                 Err(Errno::EAGAIN) => {}
@@ -144,7 +146,9 @@ impl Family {
 
     fn entry(&self, entry: &[u8], interfaces: &[(u32, String)]) -> Option<Wanted> {
         let target = usize::from(u16::from_ne_bytes(number(entry, self.offsets)?));
-        if name(entry.get(target..)?)? != x_tables::TARGET || !self.is_for(entry, interfaces)? {
+        let last = entry.get(target..)?;
+        let diverts = x_tables::diverts(name(last)?, last.get(DATA..).unwrap_or_default());
+        if !diverts || !self.is_for(entry, interfaces)? {
             return None;
         }
         let mut wanted = Wanted::default();
@@ -183,9 +187,9 @@ impl Family {
 }
 
 /// An empty answer that names the table.
-fn question(bytes: usize) -> Vec<u8> {
+fn question(table: &[u8], bytes: usize) -> Vec<u8> {
     let mut question = vec![0; bytes];
-    question[..TABLE.len()].copy_from_slice(TABLE);
+    question[..table.len()].copy_from_slice(table);
     question
 }
 
@@ -203,7 +207,7 @@ mod tests {
     use super::*;
     use crate::namespace;
     use crate::packet_filter::EVERY;
-    use crate::packet_filter::diverted::tests::run;
+    use crate::packet_filter::diverted::tests::{TARGETS_OF_RAW, run};
 
     const UDP: Option<u8> = Some(17);
     const TCP: Option<u8> = Some(6);
@@ -240,6 +244,15 @@ mod tests {
                 });
                 assert_eq!(seen.unwrap(), expected.iter().cloned().collect(), "{rule}");
             }
+        }
+        for (target, expected) in TARGETS_OF_RAW {
+            let seen = namespace::in_new(|| {
+                let rule = format!("-t raw -A PREROUTING -p udp --dport 53 -j {target}");
+                run("iptables-legacy", &rule);
+                ports(&[(1, "lo".to_owned())]).unwrap()
+            });
+            let expected = expected.then_some((UDP, 53..=53)).into_iter().collect();
+            assert_eq!(seen.unwrap(), expected, "{target}");
         }
     }
 
