@@ -183,19 +183,7 @@ impl Governor {
     /// The config is out of range.
     pub fn new(config: GovernorConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        let ring = u64::from(config.ring_frames);
-        let fill = u32::try_from(config.fill_max.of(ring))
-            .unwrap_or(u32::MAX)
-            .max(1);
-        let credit = BufferCredit::new(&CreditConfig {
-            min: (fill / CREDIT_LEAST_PARTS).max(1),
-            max: fill,
-            decrease: CREDIT_DECREASE,
-            increase: (fill / CREDIT_STEP_PARTS).max(1),
-            backoff: CREDIT_BACKOFF,
-            tolerated_loss: Fraction::NONE,
-            tolerance_window: 1,
-        })?;
+        let credit = credit(&config)?;
         let limits = match (config.strategy, config.polling_held_to()) {
             (Strategy::Holdoff, Some(load)) => {
                 Some(Limits::new(load, config.cpus, config.holdoff)?)
@@ -220,6 +208,23 @@ impl Governor {
             settled: Settled::default(),
             switches: 0,
         })
+    }
+
+    /// Each ring holds so many frames from now on. What was learnt of how full it may get goes.
+    ///
+    /// # Errors
+    ///
+    /// They are too few, and it stays as it was.
+    pub fn set_ring_frames(&mut self, ring_frames: u32) -> Result<(), ConfigError> {
+        let config = GovernorConfig {
+            ring_frames,
+            ..self.config
+        };
+        config.validate()?;
+        self.credit = credit(&config)?;
+        self.alone = Alone::new(ring_frames);
+        self.config = config;
+        Ok(())
     }
 
     /// What the host is to be set to now.
@@ -451,4 +456,20 @@ impl Governor {
         let wanted = holdoff(easy).max(min).min(holdoff(most));
         wanted.max(SHORTEST).min(max)
     }
+}
+
+/// How full a ring may get, as far as nothing was lost yet.
+fn credit(config: &GovernorConfig) -> Result<BufferCredit, ConfigError> {
+    let ring = u64::from(config.ring_frames);
+    let fill = u32::try_from(config.fill_max.of(ring)).unwrap_or(u32::MAX);
+    let fill = fill.max(1);
+    BufferCredit::new(&CreditConfig {
+        min: (fill / CREDIT_LEAST_PARTS).max(1),
+        max: fill,
+        decrease: CREDIT_DECREASE,
+        increase: (fill / CREDIT_STEP_PARTS).max(1),
+        backoff: CREDIT_BACKOFF,
+        tolerated_loss: Fraction::NONE,
+        tolerance_window: 1,
+    })
 }

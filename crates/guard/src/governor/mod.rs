@@ -108,6 +108,7 @@ pub struct Governor {
     decision: Decision,
     /// Changes of the mode before the present settings.
     switches_before: u64,
+    ifindex: u32,
     /// Frames that the receive ring holds, as the driver tells.
     told_frames: Option<u32>,
     is_veth: bool,
@@ -140,6 +141,7 @@ impl Governor {
             config,
             decision: Decision::new(core_config(&config, told_frames))?,
             switches_before: 0,
+            ifindex,
             told_frames,
             is_veth: Interfaces::read(ifindex).is_ok_and(|found| found.is_veth()),
             started: Instant::now(),
@@ -193,6 +195,24 @@ impl Governor {
         self.limiter = None;
         self.applied = None;
         Ok(())
+    }
+
+    /// Call once a second: asks the driver for the ring's size, which `ethtool -G` may have changed.
+    /// What the driver does not tell for a moment stays as it was.
+    pub fn look_at_ring(&mut self) {
+        if let Ok(told) = ethtool::receive_ring(self.ifindex) {
+            self.on_ring(told);
+        }
+    }
+
+    /// The driver tells this of the ring.
+    fn on_ring(&mut self, told: Option<(u32, u32)>) {
+        let before = std::mem::replace(&mut self.told_frames, told_frames(told));
+        if before != self.told_frames && self.config.ring_frames.is_none() {
+            let ring_frames = core_config(&self.config, self.told_frames).ring_frames;
+            // What could be refused is not told.
+            let _ = self.decision.set_ring_frames(ring_frames);
+        }
     }
 
     /// Time until [`Governor::on_interval`] is due again, where load has just risen or not.

@@ -169,6 +169,44 @@ fn each_instance_is_held_off_as_long_as_its_own_ring_has_room() {
     .expect("this test makes a network namespace and needs root: run `sudo make test`");
 }
 
+/// `ethtool -G` changes it while a guard runs, which knew of none but the first: the holdoffs of a large
+/// ring overflowed a small one. Needs root.
+#[test]
+fn a_ring_of_another_size_has_other_holdoffs() {
+    namespace::in_new(|| {
+        let mut host = TwoQueues::new(Config::default());
+        host.governor.on_ring(Some((4096, 4096)));
+        let flood = [(30_000, 80), (10_000, 20)];
+        let turned = host.pass(20, flood);
+        assert_eq!(holdoffs_us(&turned), [200, 200]);
+        host.governor.on_ring(Some((256, 4096)));
+        let turned = host.pass(20, flood);
+        assert_eq!(holdoffs_us(&turned), [30, 64]);
+        // A veth tells nothing, and the ring is taken for the smallest again.
+        host.governor.on_ring(Some((4096, 4096)));
+        host.governor.look_at_ring();
+        assert_eq!(host.governor.told_frames, None);
+        let turned = host.pass(20, flood);
+        assert_eq!(holdoffs_us(&turned), [30, 64]);
+    })
+    .expect("this test makes a network namespace and needs root: run `sudo make test`");
+}
+
+/// Whoever says what the ring holds is believed. Needs root.
+#[test]
+fn what_the_operator_says_of_the_ring_holds_whatever_the_driver_tells() {
+    namespace::in_new(|| {
+        let mut host = TwoQueues::new(Config {
+            ring_frames: Some(256),
+            ..Config::default()
+        });
+        host.governor.on_ring(Some((4096, 4096)));
+        let turned = host.pass(20, [(30_000, 80), (10_000, 20)]);
+        assert_eq!(holdoffs_us(&turned), [30, 64]);
+    })
+    .expect("this test makes a network namespace and needs root: run `sudo make test`");
+}
+
 /// A CPU at its limit had the instances of all CPUs held off for milliseconds. Needs root.
 #[test]
 fn the_cpu_limit_holds_off_only_what_its_cpu_polls() {

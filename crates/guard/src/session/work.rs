@@ -269,6 +269,7 @@ impl Work for Guarded<'_> {
     }
 
     fn refresh(&mut self) -> Result<(), Error> {
+        self.governor.look_at_ring();
         self.guard.refresh()
     }
 

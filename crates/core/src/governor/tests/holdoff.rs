@@ -164,6 +164,24 @@ fn a_larger_ring_has_room_for_longer_holdoffs() {
     assert_eq!(holdoffs[1], [US * 200; 2]);
 }
 
+/// An administrator gives the interface another one (`ethtool -G`). The holdoffs of the larger one had
+/// overflowed it.
+#[test]
+fn a_ring_that_becomes_smaller_has_shorter_holdoffs_from_then_on() {
+    let mut governor = Governor::new(GovernorConfig {
+        ring_frames: 4096,
+        ..GovernorConfig::default()
+    })
+    .unwrap();
+    let mut of = |ring_frames| {
+        governor.set_ring_frames(ring_frames).unwrap();
+        let cpus = [polling(0, 30_000, 80), polling(1, 10_000, 20)];
+        overloaded(&mut governor, cpus)[1]
+    };
+    assert_eq!([of(4096), of(256), of(4096)], [US * 200, US * 64, US * 200]);
+    assert!(governor.set_ring_frames(15).is_err());
+}
+
 /// A CPU at its limit once had the instances of all CPUs held off for milliseconds, and
 /// those lost most of what came to them.
 #[test]
