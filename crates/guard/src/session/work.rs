@@ -257,7 +257,7 @@ impl Work for Guarded<'_> {
 
     fn is_gone(&self) -> bool {
         // Whoever opens or closes an interface does not hold up the question for a name.
-        self.knobs.name_now().is_none() && self.knobs.is_gone()
+        self.knobs.is_deleted() || self.knobs.name_now().is_none() && self.knobs.is_gone()
     }
 
     fn renamed(&mut self) -> Option<String> {

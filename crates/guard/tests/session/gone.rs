@@ -14,10 +14,14 @@ use crate::common::service_manager::Manager;
 use crate::threads::{polling_threads, switch_gro_on};
 use crate::{run, settings, stop_after};
 
-pub(crate) const TESTS: [(&str, fn()); 2] = [
+pub(crate) const TESTS: [(&str, fn()); 3] = [
     (
         "a_deleted_interface_ends_it_in_every_state",
         a_deleted_interface_ends_it_in_every_state,
+    ),
+    (
+        "nor_is_another_one_of_its_name_and_number_taken_for_it",
+        nor_is_another_one_of_its_name_and_number_taken_for_it,
     ),
     (
         "an_interface_that_is_moved_away_ends_it_and_is_put_back",
@@ -26,14 +30,14 @@ pub(crate) const TESTS: [(&str, fn()); 2] = [
 ];
 
 /// Runs until its interface has gone, by `leave` after a moment. It has to end for that alone.
-fn run_until_gone(settings: Settings, leave: &str) {
+fn run_until_gone(settings: Settings, leave: impl Fn()) {
     let settings = Settings {
         duration: Some(Duration::from_secs(20)),
         ..settings
     };
     let mut notes = Notes::new(|seen: Seen<'_>| {
         if seen.reports == 5 {
-            ip(leave);
+            leave();
         }
         Ok(())
     });
@@ -69,7 +73,7 @@ fn a_deleted_interface_ends_it_in_every_state() {
             threaded,
             ..settings()
         };
-        let one = manager.start(|| run_until_gone(settings(), "link del v0"));
+        let one = manager.start(|| run_until_gone(settings(), || ip("link del v0")));
         wait(&mut manager, one);
         assert_eq!(manager.stored.len(), 0, "there is nothing to hand on");
         ip("link add v0 type veth peer name v1");
@@ -78,6 +82,29 @@ fn a_deleted_interface_ends_it_in_every_state() {
         let next = manager.start(|| run(settings(), &mut Notes::new(stop_after(1))).unwrap());
         wait(&mut manager, next);
         manager.stored.clear();
+    }
+}
+
+/// The guard went on, with a program on nothing, and said that it protects.
+fn nor_is_another_one_of_its_name_and_number_taken_for_it() {
+    let number = link::index("v0").unwrap();
+    for standby in [false, true] {
+        let mut manager = Manager::new();
+        let one = manager.start(|| {
+            let settings = Settings {
+                standby: Some(standby),
+                ..settings()
+            };
+            run_until_gone(settings, || {
+                ip("link del v0");
+                ip(&format!(
+                    "link add v0 index {number} type veth peer name v1"
+                ));
+                ip("link set v0 up");
+            });
+        });
+        assert_eq!(manager.wait(one), WaitStatus::Exited(one, 0), "{standby}");
+        assert_eq!(manager.stored.len(), 0, "there is nothing to hand on");
     }
 }
 
@@ -91,7 +118,7 @@ fn an_interface_that_is_moved_away_ends_it_and_is_put_back() {
             threaded: Some(Priority::Nice(3)),
             ..settings()
         };
-        run_until_gone(settings, &moving);
+        run_until_gone(settings, || ip(&moving));
     });
     assert_eq!(manager.wait(one), WaitStatus::Exited(one, 0));
     assert_eq!(manager.stored.len(), 0, "there is nothing to hand on");

@@ -368,12 +368,18 @@ impl Knobs {
     /// Whether this namespace has the interface no more: it was deleted, or moved to another one.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.state() == State::Gone
+        self.is_deleted() || self.state() == State::Gone
+    }
+
+    /// Whether it was deleted. Another one may have its name and its number since.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        !self.device.is_there()
     }
 
     /// Whether it was moved to another namespace, and took its settings along.
     pub(super) fn is_elsewhere(&self) -> bool {
-        self.is_gone() && self.device.is_there()
+        !self.is_deleted() && self.state() == State::Gone
     }
 
     /// Whether the interface is up, as its operator wants it.
