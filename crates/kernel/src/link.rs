@@ -2,7 +2,7 @@
 //! XDP features of its driver.
 
 use std::collections::BTreeSet;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use libbpf_rs::query::ProgInfoIter;
 use netlink_bindings::{netdev, rt_link};
+use nix::errno::Errno;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
-use crate::error::FAILED;
+use crate::error::{FAILED, remedy};
 use crate::netlink;
 
 /// An interface as rtnetlink(7) describes it.
@@ -91,15 +92,49 @@ impl fmt::Display for AttachedProgram {
     }
 }
 
-/// No interface of that name is in this network namespace.
+/// No interface of that name is in this network namespace, as far as the kernel tells.
 #[derive(Debug, thiserror::Error)]
-#[error("no interface `{interface}` in this network namespace: `ip link` lists them")]
+#[error("{}", self.told())]
 pub struct NoSuchInterface {
     /// As given.
     pub interface: String,
+    /// Why it does not tell.
+    refused: Option<Errno>,
 }
 
 impl NoSuchInterface {
+    /// There is none called so.
+    #[must_use]
+    pub fn called(interface: &str) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            refused: None,
+        }
+    }
+
+    /// It may be that this process could not even ask.
+    fn after(interface: &str, error: &io::Error) -> Self {
+        let refused = error.raw_os_error().map(Errno::from_raw);
+        Self {
+            refused: refused.filter(|errno| matches!(errno, Errno::EMFILE | Errno::ENFILE)),
+            ..Self::called(interface)
+        }
+    }
+
+    fn told(&self) -> String {
+        let interface = &self.interface;
+        match self.refused {
+            None => format!(
+                "no interface `{interface}` in this network namespace: `ip link` lists them"
+            ),
+            Some(answer) => {
+                let answer = io::Error::from(answer);
+                let remedy = remedy("", &answer);
+                format!("cannot look for the interface `{interface}`{remedy}: {answer}")
+            }
+        }
+    }
+
     /// The exit code of a command that ends by it.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
@@ -107,15 +142,29 @@ impl NoSuchInterface {
     }
 }
 
-/// The index of `interface` in the current network namespace.
+/// The index of `interface` in the current network namespace, by its name or another one of it
+/// (altname).
 ///
 /// # Errors
 ///
 /// There is none.
 pub fn index(interface: &str) -> Result<u32, NoSuchInterface> {
-    if_nametoindex(interface).map_err(|_| NoSuchInterface {
-        interface: interface.to_owned(),
+    if_nametoindex(interface).or_else(|_| {
+        // The C library knows no names of more than 15 bytes, which an altname may have, and does
+        // not tell that this process has too many files.
+        let found = index_by_netlink(interface);
+        found.map_err(|error| NoSuchInterface::after(interface, &error))
     })
+}
+
+fn index_by_netlink(interface: &str) -> io::Result<u32> {
+    let name = CString::new(interface)?;
+    let mut request = rt_link::Request::new().op_getlink_do(&rt_link::Ifinfomsg::default());
+    request.encode().push_alt_ifname(&name);
+    let mut socket = netlink::Socket::new();
+    let mut replies = socket.request(&request)?;
+    let (header, _) = replies.recv_one()?;
+    Ok(header.ifi_index.cast_unsigned())
 }
 
 /// What the interface of this number is called in the current network namespace; `None` if there

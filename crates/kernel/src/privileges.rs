@@ -78,8 +78,8 @@ pub fn drop_capabilities(needs: &[Need]) -> Result<(), CallError> {
 
 /// For what must be done before other threads start.
 pub fn require_single_thread(action: &'static str) -> Result<(), CallError> {
-    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    if gettid() == Pid::this() && threads == 1 {
+    let threads = std::fs::read_dir("/proc/self/task").map_err(os(action))?;
+    if gettid() == Pid::this() && threads.count() == 1 {
         return Ok(());
     }
     let others = std::io::Error::other("this process has other threads already");

@@ -299,7 +299,7 @@ fn refusal(interface: &str, ifindex: u32, errno: Errno) -> AttachError {
             }
         }
         Errno::EOPNOTSUPP => AttachError::NoNativeXdp { interface },
-        Errno::ENODEV => NoSuchInterface { interface }.into(),
+        Errno::ENODEV => NoSuchInterface::called(&interface).into(),
         errno => AttachError::Refused {
             interface,
             source: io::Error::from(errno),

@@ -54,8 +54,7 @@ fn ask(name: &str, what: libc::Ioctl) -> Result<libc::ifreq, Error> {
 }
 
 fn missing(name: &str) -> Error {
-    let interface = name.to_owned();
-    NoSuchInterface { interface }.into()
+    NoSuchInterface::called(name).into()
 }
 
 /// Its number in this network namespace.

@@ -50,6 +50,24 @@ fn an_interface_that_can_be_guarded_is_described() {
     });
 }
 
+/// Of a name that the C library does not know it was said that there is no such interface, and no guard.
+#[test]
+fn another_name_of_an_interface_is_an_obstacle_as_it_is_for_the_guard() {
+    in_namespace(|| {
+        for name in ["enp3s0", "enx0123456789abcdef"] {
+            ip(&format!("link property add dev v0 altname {name}"));
+            let other = check(name).unwrap();
+            assert!(!other.can_run());
+            assert_finding(
+                &other,
+                "settings",
+                Verdict::Missing,
+                "(altname): call it `v0`",
+            );
+        }
+    });
+}
+
 #[test]
 fn each_obstacle_is_named_and_says_no() {
     in_namespace(|| {

@@ -8,13 +8,36 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::sys::time::TimeValLike;
 
+use plimsoll_kernel::error::with_causes;
+
 use crate::common::notes::{Notes, Seen, status_socket};
 use crate::{run, settings};
 
-pub(crate) const TESTS: [(&str, fn()); 1] = [(
-    "who_asks_while_no_file_can_be_opened_costs_no_cpu",
-    who_asks_while_no_file_can_be_opened_costs_no_cpu,
-)];
+pub(crate) const TESTS: [(&str, fn()); 2] = [
+    (
+        "who_asks_while_no_file_can_be_opened_costs_no_cpu",
+        who_asks_while_no_file_can_be_opened_costs_no_cpu,
+    ),
+    (
+        "a_start_for_which_there_are_too_few_files_says_so",
+        a_start_for_which_there_are_too_few_files_says_so,
+    ),
+];
+
+/// It said that this process had other threads, or that there was no such interface.
+fn a_start_for_which_there_are_too_few_files_says_so() {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    for few in 3..12 {
+        setrlimit(Resource::RLIMIT_NOFILE, few, most).unwrap();
+        let refused = run(settings(), &mut Notes::new(|_: Seen<'_>| Ok(())));
+        limit_descriptors(false);
+        let said = with_causes(&refused.unwrap_err());
+        assert!(
+            said.contains("raise the limit of open files"),
+            "{few}: {said}"
+        );
+    }
+}
 
 /// A question that could not be taken was tried for without a rest, before all ordinary processes:
 /// on a host without a file left, one `guard status` took a CPU until there was one again.

@@ -458,6 +458,7 @@ mod tests {
             for words in [
                 "link add v0 type veth peer name v1",
                 "link property add dev v0 altname enp3s0",
+                "link property add dev v0 altname enx0123456789abcdef",
             ] {
                 let ip = std::process::Command::new("ip")
                     .args(words.split(' '))
@@ -466,8 +467,11 @@ mod tests {
             }
             let open = |name| Device::open(name, link::index(name).unwrap());
             open("v0").unwrap();
-            let refused = open("enp3s0").unwrap_err().to_string();
-            assert!(refused.ends_with(": call it `v0`"), "{refused}");
+            for name in ["enp3s0", "enx0123456789abcdef"] {
+                let refused = open(name).unwrap_err().to_string();
+                assert!(refused.ends_with(": call it `v0`"), "{refused}");
+            }
+            assert!(link::index("enx0123456789abcdee").is_err());
         };
         crate::namespace::in_new(inside)
             .expect("this test makes a namespace: run `sudo make test`");
