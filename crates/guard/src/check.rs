@@ -19,7 +19,7 @@ use std::time::Instant;
 use plimsoll_kernel::error::{AttachError, os};
 use plimsoll_kernel::ethtool;
 use plimsoll_kernel::host;
-use plimsoll_kernel::knobs::{self, Attribute, Device, Napi, Netdev};
+use plimsoll_kernel::knobs::{self, Attribute, Device, Napi, Netdev, OpenError};
 use plimsoll_kernel::link::{self, Link};
 use plimsoll_kernel::packet_filter;
 use plimsoll_kernel::threaded::TRIED;
@@ -489,7 +489,8 @@ fn has_helper(helper: libbpf_sys::bpf_func_id) -> bool {
 }
 
 fn left_turned(interface: &str) -> Finding {
-    match knobs::left_turned(interface) {
+    let told = knobs::check_directory().map_err(OpenError::from);
+    match told.and_then(|()| knobs::left_turned(interface)) {
         Ok(0) => finding(
             "settings",
             Verdict::Ok,

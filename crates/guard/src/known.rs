@@ -14,6 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::unistd::{AccessFlags, access};
 use plimsoll_core::fairness::Keys;
 use plimsoll_core::fairness::numbers::{KNOWN_AGE_PERIODS, KNOWN_PERIOD_SHIFT};
 use plimsoll_kernel::error::file_remedy;
@@ -164,13 +165,11 @@ pub fn check_known_sources(text: &[u8], now: u64) {
 pub(crate) struct KnownFile(pub(crate) PathBuf);
 
 impl KnownFile {
-    /// What was kept; `None` if nothing was.
+    /// What was kept; `None` if nothing was. Makes its directory, if it is missing: what cannot be
+    /// written at the end is to be told now.
     pub(crate) fn read(&self) -> Result<Option<KnownSources>, KnownError> {
-        let directory = private_file::directory(&self.0);
-        if !directory.exists() {
-            return Ok(None);
-        }
-        must_be_private(directory)?;
+        let directory = self.made_directory()?;
+        access(directory, AccessFlags::W_OK).map_err(|errno| self.file("write", errno.into()))?;
         let text = match fs::metadata(&self.0).map(|found| found.len()) {
             Ok(bytes) if bytes > BYTES_MAX => {
                 return Err(self.damaged(format!("it has {bytes} bytes")));
@@ -187,16 +186,22 @@ impl KnownFile {
         }
     }
 
-    /// Replaces it; on disk when this returns. Makes its directory, if it is missing.
-    pub(crate) fn write(&self, known: &KnownSources) -> Result<(), KnownError> {
+    /// Its directory, which is made if it is missing, and is its owner's alone.
+    fn made_directory(&self) -> Result<&Path, KnownError> {
         let directory = private_file::directory(&self.0);
         let made = DirBuilder::new().mode(0o700).create(directory);
         if let Err(error) = made
-            && error.kind() != io::ErrorKind::AlreadyExists
+            && !directory.exists()
         {
             return Err(self.file("write", error));
         }
         must_be_private(directory)?;
+        Ok(directory)
+    }
+
+    /// Replaces it; on disk when this returns.
+    pub(crate) fn write(&self, known: &KnownSources) -> Result<(), KnownError> {
+        self.made_directory()?;
         let written = private_file::replace(&self.0, &known.text());
         written.map_err(|source| self.file("write", source))
     }
@@ -292,6 +297,15 @@ mod tests {
         assert!(!refused.contains("chmod"), "{refused}");
         assert!(refused.contains("known-sources-file"), "{refused}");
         assert!(file.write(&kept).is_err());
+    }
+
+    /// That was told at the end alone, when all clients had been learnt.
+    #[test]
+    fn a_file_that_cannot_be_written_is_told_at_the_start() {
+        let parent = tempfile::tempdir().unwrap();
+        let file = KnownFile(parent.path().join("no/directory/known.json"));
+        let said = file.read().unwrap_err().to_string();
+        assert!(said.contains("in a directory that exists"), "{said}");
     }
 
     /// It was found at the end alone, and known clients were lost.

@@ -16,6 +16,8 @@ mod descriptors;
 mod gone;
 #[path = "session/handover.rs"]
 mod handover;
+#[path = "session/read_only.rs"]
+mod read_only;
 #[path = "session/renamed.rs"]
 mod renamed;
 #[path = "session/standby.rs"]
@@ -78,7 +80,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let others = control_groups::TESTS.iter().chain(&handover::TESTS);
     let others = others.chain(&gone::TESTS).chain(&renamed::TESTS);
-    let others = others.chain(&descriptors::TESTS);
+    let others = others.chain(&descriptors::TESTS).chain(&read_only::TESTS);
     let others = others.chain(&standby::TESTS).chain(&threads::TESTS);
     let tests = TESTS.iter().chain(others);
     if arguments.iter().any(|argument| argument == "--list") {

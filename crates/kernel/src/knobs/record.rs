@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 
 use super::device::{Attribute, Identity};
@@ -290,6 +291,27 @@ impl RecordError {
         match self {
             Self::Unusable { .. } | Self::Unreadable { .. } | Self::NotWritten { .. } => FAILED,
         }
+    }
+}
+
+/// Whether there may be records in [`DIRECTORY`](super::DIRECTORY), as far as that is known before one
+/// is written: who may not look there hears no objection.
+///
+/// # Errors
+///
+/// [`RecordError::NotWritten`], on a file system that is mounted read-only.
+pub fn check_directory() -> Result<(), RecordError> {
+    check(Path::new(super::DIRECTORY))
+}
+
+fn check(directory: &Path) -> Result<(), RecordError> {
+    let present = directory.ancestors().find(|path| path.exists());
+    match present.map(|path| access(path, AccessFlags::W_OK)) {
+        Some(Err(errno @ Errno::EROFS)) => Err(RecordError::NotWritten {
+            path: directory.to_owned(),
+            source: errno.into(),
+        }),
+        _ => Ok(()),
     }
 }
 
