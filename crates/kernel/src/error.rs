@@ -133,7 +133,7 @@ pub(crate) fn remedy_of(action: &str, answer: Option<Errno>) -> String {
             "run as root, e.g. with sudo; a container or service needs the capabilities that the systemd unit names"
         }
         Some(Errno::ENOMEM) => {
-            "free memory, or raise the limit of locked memory: `ulimit -l`, LimitMEMLOCK= of a service"
+            "free memory, or raise a limit of it: memory.max of the control group (MemoryMax= of a service), `ulimit -l` (LimitMEMLOCK=)"
         }
         Some(Errno::EMFILE) => {
             "raise the limit of open files: `ulimit -n`, LimitNOFILE= of a service"
