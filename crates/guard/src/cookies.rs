@@ -95,7 +95,7 @@ impl Cookies {
 
     /// Who answers, and why; `None` before the first look.
     pub(crate) fn decided(&self) -> Option<SynCookies> {
-        self.decided
+        self.decided.clone()
     }
 }
 

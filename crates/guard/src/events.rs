@@ -5,6 +5,7 @@
 //! counts as relieved only after a while without a discard. A flood of many
 //! ports makes few lines: beyond a number per reading they are only counted.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
@@ -31,9 +32,9 @@ pub enum Event {
     /// The governor's mode changed.
     Mode {
         /// The new mode.
-        mode: &'static str,
+        mode: Cow<'static, str>,
         /// Why.
-        reason: &'static str,
+        reason: Cow<'static, str>,
     },
     /// Input is shed by shares from now on, or no more.
     Shedding(bool),
@@ -83,7 +84,7 @@ impl fmt::Display for Event {
 /// What was the case at the last reading.
 #[derive(Debug)]
 pub struct Events {
-    mode: &'static str,
+    mode: Cow<'static, str>,
     shedding: bool,
     /// What was told of SYN cookies last, and since when a passing state holds.
     syn_cookies: SynCookies,
@@ -102,7 +103,7 @@ struct State {
 impl Default for Events {
     fn default() -> Self {
         Self {
-            mode: "interrupts",
+            mode: "interrupts".into(),
             shedding: false,
             syn_cookies: SynCookies::DRIVER,
             passing_since: None,
@@ -116,22 +117,26 @@ impl Events {
     /// What happened since the last reading; call it once a second or so.
     pub fn on_reading(&mut self, snapshot: &Snapshot, now: Instant) -> Vec<Event> {
         let mut events = Vec::new();
-        let (mode, reason) = (snapshot.governor.mode, snapshot.governor.reason);
-        if mode != self.mode {
-            self.mode = mode;
-            events.push(Event::Mode { mode, reason });
+        let condition = &snapshot.condition;
+        let (mode, reason) = (&condition.governor.mode, &condition.governor.reason);
+        if *mode != self.mode {
+            self.mode = mode.clone();
+            events.push(Event::Mode {
+                mode: mode.clone(),
+                reason: reason.clone(),
+            });
         }
-        if snapshot.shedding != self.shedding {
-            self.shedding = snapshot.shedding;
+        if condition.shedding != self.shedding {
+            self.shedding = condition.shedding;
             events.push(Event::Shedding(self.shedding));
         }
-        let decided = snapshot.syn_cookies.unwrap_or(self.syn_cookies);
-        events.extend(self.on_syn_cookies(decided, now));
-        let unguarded = snapshot.unguarded.difference(&self.unguarded);
+        let decided = condition.syn_cookies.as_ref();
+        events.extend(decided.and_then(|decided| self.on_syn_cookies(decided, now)));
+        let unguarded = condition.unguarded.difference(&self.unguarded);
         events.extend(unguarded.map(|one| Event::Unguarded(*one)));
-        let guarded = self.unguarded.difference(&snapshot.unguarded);
+        let guarded = self.unguarded.difference(&condition.unguarded);
         events.extend(guarded.map(|one| Event::Guarded(*one)));
-        self.unguarded.clone_from(&snapshot.unguarded);
+        self.unguarded.clone_from(&condition.unguarded);
         let mut changed = Vec::new();
         self.channels
             .carry(&snapshot.counters.channels, |channel, before| {
@@ -150,18 +155,18 @@ impl Events {
 
     /// Where it is for a moment only, that is not told: a flood of forged sources has a trial
     /// again and again.
-    fn on_syn_cookies(&mut self, decided: SynCookies, now: Instant) -> Option<Event> {
-        let passing_since = match decided.is_passing() && decided != self.syn_cookies {
+    fn on_syn_cookies(&mut self, decided: &SynCookies, now: Instant) -> Option<Event> {
+        let passing_since = match decided.is_passing() && *decided != self.syn_cookies {
             true => Some(self.passing_since.unwrap_or(now)),
             false => None,
         };
         self.passing_since = passing_since;
         let is_settled = passing_since.is_none_or(|since| now - since >= SETTLED_AFTER);
-        if decided == self.syn_cookies || !is_settled {
+        if *decided == self.syn_cookies || !is_settled {
             return None;
         }
-        self.syn_cookies = decided;
-        Some(Event::SynCookies(decided))
+        self.syn_cookies.clone_from(decided);
+        Some(Event::SynCookies(decided.clone()))
     }
 }
 
@@ -226,9 +231,10 @@ mod tests {
         let now = Instant::now();
         let mut events = Events::default();
         let mut snapshot = channels(0);
-        snapshot.governor.mode = "overload";
-        snapshot.governor.reason = "ring";
-        snapshot.shedding = true;
+        let condition = &mut snapshot.condition;
+        condition.governor.mode = "overload".into();
+        condition.governor.reason = "ring".into();
+        condition.shedding = true;
         let began = [
             "event=mode mode=overload reason=ring",
             "event=shedding_began",
@@ -246,9 +252,12 @@ mod tests {
     fn who_answers_syns_is_told_once_it_is_settled() {
         let start = Instant::now();
         let mut events = Events::default();
-        let mut told = |second, by, reason| {
+        let mut told = |second, by: &'static str, reason: &'static str| {
             let mut snapshot = channels(0);
-            snapshot.syn_cookies = Some(SynCookies { by, reason });
+            snapshot.condition.syn_cookies = Some(SynCookies {
+                by: by.into(),
+                reason: reason.into(),
+            });
             lines(&mut events, &snapshot, start + Duration::from_secs(second)).join("")
         };
         assert_eq!(told(0, "driver", "no_objection"), "", "so it began");
@@ -278,7 +287,7 @@ mod tests {
         let mut events = Events::default();
         let mut told = |unguarded: &[Unguarded]| {
             let mut snapshot = channels(0);
-            snapshot.unguarded.extend(unguarded);
+            snapshot.condition.unguarded.extend(unguarded);
             lines(&mut events, &snapshot, Instant::now())
         };
         let [rules, tc] = [Taker::PacketFilter, Taker::Tc].map(|taker| Unguarded {

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use plimsoll_kernel::packet_filter::{balanced, diverted, generation};
 use plimsoll_kernel::{link, traffic_control};
+use serde::{Deserialize, Serialize};
 
 use crate::looks::Looks;
 use crate::owner::SOCKETS_MAX;
@@ -23,7 +24,8 @@ use crate::owner::diag::{self, Protocol};
 const PORTS_MAX: usize = 2048;
 
 /// Who may take the packets of every port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Taker {
     /// Rules of the packet filter.
     PacketFilter,
@@ -60,7 +62,7 @@ impl Taker {
 
 /// That no socket of a protocol is guarded, since somebody may take the packets of every port.
 /// Displays as `key=value` pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Unguarded {
     pub(crate) protocol: Protocol,
     pub(crate) taker: Taker,

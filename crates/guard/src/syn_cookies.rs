@@ -1,28 +1,29 @@
 //! Who answers SYNs past a listener's SYN queue with cookies, and why, as operators are told.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use plimsoll_core::answering::Answerer;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::filter::{CHANGED, Filter};
 use crate::program::types::answering;
 
 /// Who answers, and why. Displays as `key=value` pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SynCookies {
     /// `driver` (the guard's program), `stack` or `nobody`.
-    pub by: &'static str,
+    pub by: Cow<'static, str>,
     /// Why: `no_objection` to the driver; for the stack `switched_off`, `packet_filter`,
     /// `filter_not_known`, `filter_unread`, `trial`, `link_refused`, `not_taken` or `lost`; for nobody `sysctl`.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
 }
 
 impl SynCookies {
     /// Nothing speaks against the driver.
     pub(crate) const DRIVER: Self = Self {
-        by: "driver",
-        reason: "no_objection",
+        by: Cow::Borrowed("driver"),
+        reason: Cow::Borrowed("no_objection"),
     };
 
     /// What follows from the host's setting, the user's, the packet filter, and what was seen of
@@ -35,13 +36,13 @@ impl SynCookies {
         answerer: Answerer,
     ) -> Self {
         let stack = |reason| Self {
-            by: "stack",
-            reason,
+            by: "stack".into(),
+            reason: Cow::Borrowed(reason),
         };
         match answerer {
             _ if !is_taken => Self {
-                by: "nobody",
-                reason: "sysctl",
+                by: "nobody".into(),
+                reason: "sysctl".into(),
             },
             _ if wanted == Some(false) => stack("switched_off"),
             Answerer::Trial => stack("trial"),
@@ -59,8 +60,8 @@ impl SynCookies {
     }
 
     /// The same for the program.
-    pub(crate) fn answering(self) -> answering {
-        match self.by {
+    pub(crate) fn answering(&self) -> answering {
+        match &*self.by {
             "driver" => answering::ANSWERING_DRIVER,
             "stack" => answering::ANSWERING_STACK,
             _ => answering::ANSWERING_NOBODY,
@@ -68,8 +69,8 @@ impl SynCookies {
     }
 
     /// Whether it is for a moment only, as a rule.
-    pub(crate) fn is_passing(self) -> bool {
-        matches!(self.reason, "trial" | "filter_unread")
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(&*self.reason, "trial" | "filter_unread")
     }
 }
 

@@ -333,7 +333,7 @@ fn reads_settings_again() {
     };
     let mut seen_observing = Vec::new();
     let mut notes = Notes::new(|seen: Seen<'_>| {
-        seen_observing.push(seen.report.snapshot.observe);
+        seen_observing.push(seen.report.snapshot.condition.observe);
         match seen.reports {
             1 => *seen.new_settings = Some(wrong.clone()),
             2 => *seen.new_settings = Some(observed.clone()),
@@ -389,7 +389,7 @@ fn keeps_known_clients_in_a_file() {
 fn goes_on_without_a_governor() {
     let mut notes = Notes::new(|seen: Seen<'_>| {
         let told = |text: &str| seen.lines.iter().any(|line| line.contains(text));
-        let governs = seen.report.snapshot.governor.mode == "overload";
+        let governs = seen.report.snapshot.condition.governor.mode == "overload";
         if seen.reports == 1 {
             flood();
             limit_descriptors(true);

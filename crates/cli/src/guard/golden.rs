@@ -10,20 +10,20 @@ use std::fs;
 use std::path::Path;
 
 use plimsoll_guard::check::{Check, Finding, Verdict};
-use plimsoll_guard::status::{GovernorStatus, Status};
-use plimsoll_guard::{Kind, Outcome};
+use plimsoll_guard::status::{Condition, Status};
+use plimsoll_guard::{Kind, Outcome, governor};
 
-use self::samples::{idle, observing, overloaded, syn_cookies};
+use self::samples::{idle, observing, syn_cookies};
 use super::top::{self, State};
 use super::{check, status, words};
 
-pub(super) use self::samples::channel;
+pub(super) use self::samples::{channel, overloaded};
 
 /// Set to write the files instead of comparing with them.
 const RENEW: &str = "PLIMSOLL_RENEW_GOLDEN";
 
 /// The text is the file's.
-fn assert_golden(file: &str, text: &str) {
+pub(super) fn assert_golden(file: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("golden")
         .join(file);
@@ -103,17 +103,24 @@ fn every_mode_and_reason_in_words() {
             if observe && mode == "overload" {
                 continue;
             }
-            let governor = GovernorStatus {
-                mode: mode.to_owned(),
-                reason: reason.to_owned(),
+            let governor = governor::Status {
+                mode: mode.into(),
+                reason: reason.into(),
                 holdoff_us: if mode == "overload" { 120.0 } else { 0.0 },
                 network_share: 0.05,
                 switches: 0,
             };
-            text += &words::doing(&governor, observe, shedding, false);
+            let mut condition = Condition {
+                observe,
+                shedding,
+                governor,
+                ..idle().condition
+            };
+            text += &words::doing(&condition);
             text.push('\n');
             if reason == "calm" && !shedding {
-                text += &words::doing(&governor, observe, shedding, true);
+                condition.standing_by = true;
+                text += &words::doing(&condition);
                 text.push('\n');
             }
         }
@@ -136,10 +143,8 @@ fn every_answerer_of_syns_in_words() {
         ("stack", "lost"),
         ("nobody", "sysctl"),
     ] {
-        let status = Status {
-            syn_cookies: syn_cookies(by, reason),
-            ..idle()
-        };
+        let mut status = idle();
+        status.condition.syn_cookies = syn_cookies(by, reason);
         text += &words::syn_cookies(&status).unwrap_or_default();
         text.push('\n');
     }

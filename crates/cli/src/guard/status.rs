@@ -102,12 +102,7 @@ pub(super) fn table(status: &Status) -> String {
         status.pid,
         status.uptime_s,
         status.interval_s,
-        words::doing(
-            &status.governor,
-            status.observe,
-            status.shedding,
-            status.standing_by
-        ),
+        words::doing(&status.condition),
     );
     if let Some(cookies) = words::syn_cookies(status) {
         text += &format!("{cookies}\n");

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use plimsoll_guard::status::{ChannelStatus, ClassStatus, GovernorStatus, SourcesStatus, Status};
+use plimsoll_guard::status::{ChannelStatus, ClassStatus, Condition, SourcesStatus, Status};
 use plimsoll_guard::{Heaviest, culprit};
 
 /// A channel by kind and address.
@@ -54,18 +54,19 @@ pub(super) fn shortened(text: String, cells: usize) -> String {
 }
 
 /// What is done about overload, and why.
-pub(crate) fn doing(
-    governor: &GovernorStatus,
-    observe: bool,
-    shedding: bool,
-    standing_by: bool,
-) -> String {
-    let mut text = if standing_by {
+pub(crate) fn doing(condition: &Condition) -> String {
+    let Condition {
+        governor,
+        observe,
+        shedding,
+        ..
+    } = condition;
+    let mut text = if condition.standing_by {
         "STANDING BY: no program is attached until the host loses packets".to_owned()
-    } else if observe {
+    } else if *observe {
         "OBSERVING: nothing is discarded, nothing is governed".to_owned()
     } else {
-        let reason = match governor.reason.as_str() {
+        let reason = match &*governor.reason {
             "discards" => "discards: queues are full",
             "network_share" => "network_share: receiving takes much CPU",
             "ring" => "ring: it fills up",
@@ -89,8 +90,8 @@ pub(crate) fn doing(
 
 /// Who answers SYNs instead of the driver, and why; `None` while the driver does, as is usual.
 pub(super) fn syn_cookies(status: &Status) -> Option<String> {
-    let told = status.syn_cookies.as_ref()?;
-    let reason = match told.reason.as_str() {
+    let told = status.condition.syn_cookies.as_ref()?;
+    let reason = match &*told.reason {
         "no_objection" => return None,
         "switched_off" => "switched_off: so the settings say",
         "packet_filter" => "packet_filter: it may refuse handshakes that the driver began",
@@ -108,8 +109,8 @@ pub(super) fn syn_cookies(status: &Status) -> Option<String> {
 
 /// The protocols of which no socket is guarded, and why; `None` if there is none.
 pub(super) fn unguarded(status: &Status) -> Option<String> {
-    let all = status.unguarded.iter();
-    let all = all.map(|one| format!("{} ({})", one.protocol.to_uppercase(), one.taker));
+    let all = status.condition.unguarded.iter();
+    let all = all.map(|one| format!("{} ({})", one.protocol().to_uppercase(), one.taker()));
     let all: Vec<_> = all.collect();
     let since = "NOT GUARDED, since others may take their packets: ";
     (!all.is_empty()).then(|| format!("{since}{}", all.join(", ")))

@@ -17,13 +17,14 @@ mod instances;
 
 pub use plimsoll_core::governor::Strategy;
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use plimsoll_core::config::Fraction;
 use plimsoll_core::governor::{
     Company, CpuObservation, Governor as Decision, GovernorConfig, Losses, Mode, Reason, Setting,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::guard::Regulated;
@@ -78,13 +79,13 @@ impl Default for Config {
 }
 
 /// What the governor does now, for reports.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// `interrupts` or `overload`.
-    pub mode: &'static str,
+    pub mode: Cow<'static, str>,
     /// Why: `calm`, `discards`, `network_share` or `ring`; `alone` while the ring may
     /// overflow, since nobody but a flood is there.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// The holdoff in overload, in microseconds, of the receive instance that brings most; 0:
     /// the host's own.
     pub holdoff_us: f64,
@@ -260,15 +261,17 @@ impl Governor {
     pub fn status(&self) -> Status {
         let setting = self.decision.setting();
         let overload = setting.mode == Mode::Overload;
+        let mode = if overload { "overload" } else { "interrupts" };
+        let reason = match setting.reason {
+            _ if setting.is_lazy => "alone",
+            Reason::Calm => "calm",
+            Reason::Discards => "discards",
+            Reason::NetworkShare => "network_share",
+            Reason::Ring => "ring",
+        };
         Status {
-            mode: if overload { "overload" } else { "interrupts" },
-            reason: match setting.reason {
-                _ if setting.is_lazy => "alone",
-                Reason::Calm => "calm",
-                Reason::Discards => "discards",
-                Reason::NetworkShare => "network_share",
-                Reason::Ring => "ring",
-            },
+            mode: mode.into(),
+            reason: reason.into(),
             holdoff_us: if overload {
                 let are_own = self.applied.as_ref().is_some_and(Holdoffs::are_own);
                 let busiest = self.held_off.busiest(&self.decision);

@@ -7,7 +7,10 @@ use netlink_bindings::inet_diag::{IterableReplyAttrs, Msg, ReqV2, Request, TcpSt
 use netlink_bindings::traits::NetlinkRequest;
 use plimsoll_kernel::netlink;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Protocol {
     Udp,
     Tcp,

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::governor::Governor;
 use crate::guard::{Guard, Regulated};
 use crate::presence::Absence;
-use crate::status::Snapshot;
+use crate::status::{Condition, Snapshot};
 
 /// The work of a session. Each kind may fail for a moment. What is pending is under way on
 /// another thread, and asked for again soon.
@@ -335,13 +335,15 @@ impl Work for Guarded<'_> {
             observed: self.guard.observed(&counters.all()),
             counters,
             sources: Some(self.guard.sources()),
-            observe: self.settings.guard.observe,
-            shedding: self.guard.is_shedding(),
-            standing_by,
-            attachments: self.guard.attachments(),
-            syn_cookies: self.guard.syn_cookies(),
-            unguarded: self.guard.unguarded().clone(),
-            governor,
+            condition: Condition {
+                observe: self.settings.guard.observe,
+                shedding: self.guard.is_shedding(),
+                standing_by,
+                attachments: self.guard.attachments(),
+                governor,
+                syn_cookies: self.guard.syn_cookies(),
+                unguarded: self.guard.unguarded().clone(),
+            },
         })
     }
 

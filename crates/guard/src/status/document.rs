@@ -1,6 +1,6 @@
 //! The form of questions and answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -36,17 +36,9 @@ pub enum Sort {
     Occupancy,
 }
 
-/// The state of a running guard.
+/// What a guard does at one time. Status, log, `--json` and metrics all take it from here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Status {
-    /// Version of this form.
-    pub schema: u32,
-    /// The guarded interface.
-    pub interface: String,
-    /// The guard's process.
-    pub pid: u32,
-    /// Seconds since the guard started.
-    pub uptime_s: f64,
+pub struct Condition {
     /// Outcomes are counted only: everything passes.
     pub observe: bool,
     /// Input is being shed by shares.
@@ -58,13 +50,30 @@ pub struct Status {
     #[serde(default)]
     pub attachments: u64,
     /// What the governor does.
-    pub governor: GovernorStatus,
-    /// Who answers SYNs past a full SYN queue with cookies; `None` of a guard that does not tell.
+    pub governor: governor::Status,
+    /// Who answers SYNs past a full SYN queue with cookies; `None` unless attached, and of a guard
+    /// that does not tell.
     #[serde(default)]
-    pub syn_cookies: Option<SynCookiesStatus>,
+    pub syn_cookies: Option<SynCookies>,
     /// The protocols of which no socket is guarded; empty of a guard that does not tell.
     #[serde(default)]
-    pub unguarded: Vec<UnguardedStatus>,
+    pub unguarded: BTreeSet<Unguarded>,
+}
+
+/// The state of a running guard.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of this form.
+    pub schema: u32,
+    /// The guarded interface.
+    pub interface: String,
+    /// The guard's process.
+    pub pid: u32,
+    /// Seconds since the guard started.
+    pub uptime_s: f64,
+    /// What it does.
+    #[serde(flatten)]
+    pub condition: Condition,
     /// Seconds that the rates are of.
     pub interval_s: f64,
     /// All packets by kind; kinds without a packet are left out.
@@ -81,70 +90,6 @@ pub struct Status {
     /// Sources that are known now, at whatever port: they were served before.
     #[serde(default)]
     pub known_sources: u32,
-}
-
-/// What the governor does.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GovernorStatus {
-    /// `interrupts` or `overload`.
-    pub mode: String,
-    /// Why.
-    pub reason: String,
-    /// The holdoff in overload, in microseconds, of the receive queue that brings most; 0: the
-    /// host's own.
-    pub holdoff_us: f64,
-    /// Part of the busiest CPU's time that receiving took, from 0 to 1.
-    pub network_share: f64,
-    /// Changes of the mode since the start.
-    pub switches: u64,
-}
-
-impl From<&governor::Status> for GovernorStatus {
-    fn from(status: &governor::Status) -> Self {
-        Self {
-            mode: status.mode.to_owned(),
-            reason: status.reason.to_owned(),
-            holdoff_us: status.holdoff_us,
-            network_share: status.network_share,
-            switches: status.switches,
-        }
-    }
-}
-
-/// Who answers SYNs past a full SYN queue with cookies.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SynCookiesStatus {
-    /// `driver`, `stack` or `nobody`.
-    pub by: String,
-    /// Why.
-    pub reason: String,
-}
-
-impl From<SynCookies> for SynCookiesStatus {
-    fn from(decided: SynCookies) -> Self {
-        Self {
-            by: decided.by.to_owned(),
-            reason: decided.reason.to_owned(),
-        }
-    }
-}
-
-/// That no socket of a protocol is guarded, since somebody may take the packets of every port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnguardedStatus {
-    /// `udp` or `tcp`.
-    pub protocol: String,
-    /// Who may take its packets: `packet_filter`, `ipvs` or `tc`.
-    pub taker: String,
-}
-
-impl From<&Unguarded> for UnguardedStatus {
-    fn from(unguarded: &Unguarded) -> Self {
-        Self {
-            protocol: unguarded.protocol().to_owned(),
-            taker: unguarded.taker().to_owned(),
-        }
-    }
 }
 
 /// All packets of a kind.

@@ -11,23 +11,20 @@ mod sources;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use plimsoll_core::demux::Kind;
 use plimsoll_metrics::{Collector, DescriptorEncoder, Format, Labels, MetricType, Unit};
 use plimsoll_metrics::{MetricsError, MetricsServer, counter, gauge};
 
+use super::document::Condition;
 use super::reader::Latest;
 use super::server::Answers;
 use crate::by_channel::ByChannel;
-use crate::counters::{Channel, Outcome, Packets};
-use crate::governor;
-use crate::hidden::Unguarded;
-use crate::ledger::{Ledger, Stage};
-use crate::syn_cookies::SynCookies;
+use crate::counters::{Channel, Counters, Outcome};
+use crate::ledger::Stage;
 
 /// Serves metrics of `interface` until the process ends, with series for at most
 /// `channels_max` channels.
@@ -99,7 +96,7 @@ struct Exporter {
 }
 
 impl Exporter {
-    fn text(&mut self, latest: &Latest, format: Format) -> String {
+    fn text(&mut self, latest: &Arc<Latest>, format: Format) -> String {
         match &self.last {
             Some((at, form, text)) if *at == latest.at && *form == format => text.clone(),
             _ => {
@@ -110,29 +107,13 @@ impl Exporter {
         }
     }
 
-    fn sample(&mut self, latest: &Latest) -> Sample {
-        let Latest {
-            at,
-            snapshot,
-            ledger,
-        } = latest;
-        let counters = &snapshot.counters;
+    fn sample(&mut self, latest: &Arc<Latest>) -> Sample {
+        let snapshot = &latest.snapshot;
         Sample {
             interface: snapshot.name(&self.interface),
-            uptime_s: at.duration_since(self.started).as_secs_f64(),
-            observe: snapshot.observe,
-            shedding: snapshot.shedding,
-            standing_by: snapshot.standing_by,
-            attachments: snapshot.attachments,
-            governor: snapshot.governor,
-            syn_cookies: snapshot.syn_cookies,
-            unguarded: snapshot.unguarded.clone(),
-            totals: counters.totals,
-            charged_ns: counters.charged_ns,
-            channels_total: counters.channels.len(),
-            channels: self.choose(&counters.channels, *at),
-            ledger: ledger.clone(),
-            known_sources: counters.known_sources,
+            uptime_s: latest.at.duration_since(self.started).as_secs_f64(),
+            channels: self.choose(&snapshot.counters.channels, latest.at),
+            latest: Arc::clone(latest),
         }
     }
 
@@ -188,22 +169,19 @@ struct Exported {
 struct Sample {
     interface: String,
     uptime_s: f64,
-    observe: bool,
-    shedding: bool,
-    standing_by: bool,
-    attachments: u64,
-    governor: governor::Status,
-    syn_cookies: Option<SynCookies>,
-    unguarded: BTreeSet<Unguarded>,
-    totals: [Packets; Kind::ALL.len()],
-    charged_ns: [u64; Kind::ALL.len()],
-    channels_total: usize,
     channels: Vec<Exported>,
-    ledger: Ledger,
-    known_sources: u32,
+    latest: Arc<Latest>,
 }
 
 impl Sample {
+    fn counters(&self) -> &Counters {
+        &self.latest.snapshot.counters
+    }
+
+    fn condition(&self) -> &Condition {
+        &self.latest.snapshot.condition
+    }
+
     fn labels<'a>(&self, more: &[(&'a str, &str)]) -> Labels<'a> {
         let mut labels = vec![("interface", self.interface.clone())];
         labels.extend(
@@ -223,7 +201,7 @@ impl Sample {
     fn encode_totals(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Packets seen, each in exactly one kind and one outcome";
         let mut family = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
-        for (kind, packets) in Kind::ALL.iter().zip(&self.totals) {
+        for (kind, packets) in Kind::ALL.iter().zip(&self.counters().totals) {
             for outcome in Outcome::ALL {
                 let labels = self.labels(&[("kind", kind.name()), ("outcome", outcome.name())]);
                 counter(&mut family, &labels, &packets.count(outcome))?;
@@ -232,7 +210,7 @@ impl Sample {
         let help = "CPU time of receiving, charged to the kind whose packets caused it";
         let (unit, counts) = (Some(&Unit::Seconds), MetricType::Counter);
         let mut family = encoder.encode_descriptor("charged_cpu", help, unit, counts)?;
-        for (kind, ns) in Kind::ALL.iter().zip(&self.charged_ns) {
+        for (kind, ns) in Kind::ALL.iter().zip(&self.counters().charged_ns) {
             let seconds = *ns as f64 / 1e9;
             let labels = self.labels(&[("kind", kind.name())]);
             counter(&mut family, &labels, &seconds)?;
@@ -268,7 +246,7 @@ impl Sample {
         let help = "Packets since the start by the place where they ended";
         let kind = MetricType::Gauge;
         let mut family = encoder.encode_descriptor("ledger_packets", help, None, kind)?;
-        for stage in &self.ledger.stages {
+        for stage in &self.latest.ledger.stages {
             for place in &stage.places {
                 let labels = self.labels(&[
                     ("stage", &stage.name),
@@ -300,7 +278,7 @@ impl Sample {
         value: impl Fn(&Stage) -> f64,
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for stage in &self.ledger.stages {
+        for stage in &self.latest.ledger.stages {
             gauge(
                 &mut family,
                 &self.labels(&[("stage", &stage.name)]),
@@ -313,23 +291,34 @@ impl Sample {
     fn encode_governor(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let flag = |condition| f64::from(u8::from(condition));
         let help = "1 while the governor holds the host in overload, else 0";
-        let overload = flag(self.governor.mode != "interrupts");
+        let Condition {
+            governor,
+            syn_cookies,
+            ..
+        } = self.condition();
+        let overload = flag(governor.mode != "interrupts");
         self.encode_one(encoder, "overload", help, None, overload)?;
         let help = "1 while input is shed by shares, else 0";
-        self.encode_one(encoder, "shedding", help, None, flag(self.shedding))?;
+        self.encode_one(
+            encoder,
+            "shedding",
+            help,
+            None,
+            flag(self.condition().shedding),
+        )?;
         let help = "1 while the driver answers SYNs past a full SYN queue, 0 while it must not";
-        let by_driver = flag(self.syn_cookies.is_some_and(|told| told.by == "driver"));
+        let by_driver = flag(syn_cookies.as_ref().is_some_and(|told| told.by == "driver"));
         self.encode_one(encoder, "syn_cookies_by_driver", help, None, by_driver)?;
         let help = "Part of the busiest CPU's time that receiving took";
-        let share = self.governor.network_share;
+        let share = governor.network_share;
         self.encode_one(encoder, "network_share_ratio", help, None, share)?;
         let help = "Interrupt holdoff in overload of the busiest queue, 0 for the host's own";
-        let holdoff_s = self.governor.holdoff_us / 1e6;
+        let holdoff_s = governor.holdoff_us / 1e6;
         self.encode_one(encoder, "holdoff", help, Some(&Unit::Seconds), holdoff_s)?;
         let help = "Changes of the governor's mode";
         let counts = MetricType::Counter;
         let mut family = encoder.encode_descriptor("mode_changes", help, None, counts)?;
-        counter(&mut family, &self.labels(&[]), &self.governor.switches)
+        counter(&mut family, &self.labels(&[]), &governor.switches)
     }
 
     fn encode_unguarded(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -337,7 +326,7 @@ impl Sample {
         let kind = MetricType::Gauge;
         let mut family = encoder.encode_descriptor("unguarded", help, None, kind)?;
         for protocol in ["udp", "tcp"] {
-            let mut unguarded = self.unguarded.iter();
+            let mut unguarded = self.condition().unguarded.iter();
             let is_unguarded = unguarded.any(|one| one.protocol() == protocol);
             let labels = self.labels(&[("protocol", protocol)]);
             gauge(&mut family, &labels, f64::from(u8::from(is_unguarded)))?;
@@ -365,7 +354,13 @@ impl Collector for Sample {
         self.encode_channels(encoder)?;
         self.encode_sources(encoder)?;
         let help = "Channels that had packets and were not forgotten, exported one by one or not";
-        self.encode_one(encoder, "channels", help, None, self.channels_total as f64)?;
+        self.encode_one(
+            encoder,
+            "channels",
+            help,
+            None,
+            self.counters().channels.len() as f64,
+        )?;
         let help = "Channels with series of their own";
         let exported = self.channels.len() as f64;
         self.encode_one(encoder, "channels_exported", help, None, exported)?;
@@ -373,14 +368,18 @@ impl Collector for Sample {
         self.encode_governor(encoder)?;
         self.encode_unguarded(encoder)?;
         let help = "1 while no program is attached and the guard waits for overload, else 0";
-        let standing_by = f64::from(u8::from(self.standing_by));
+        let standing_by = f64::from(u8::from(self.condition().standing_by));
         self.encode_one(encoder, "standing_by", help, None, standing_by)?;
         let help = "How often the program was attached";
         let counts = MetricType::Counter;
         let mut family = encoder.encode_descriptor("attachments", help, None, counts)?;
-        counter(&mut family, &self.labels(&[]), &self.attachments)?;
+        counter(
+            &mut family,
+            &self.labels(&[]),
+            &self.condition().attachments,
+        )?;
         let help = "1 if outcomes are counted only and everything passes, else 0";
-        let observing = f64::from(u8::from(self.observe));
+        let observing = f64::from(u8::from(self.condition().observe));
         self.encode_one(encoder, "observing", help, None, observing)?;
         let help = "Time since the guard started";
         self.encode_one(encoder, "uptime", help, Some(&Unit::Seconds), self.uptime_s)

@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 use plimsoll_core::demux::Kind;
 
 pub use document::{
-    ChannelStatus, ClassStatus, GovernorStatus, KindStatus, Request, Sort, SourcesStatus, Status,
-    SynCookiesStatus, UnguardedStatus,
+    ChannelStatus, ClassStatus, Condition, KindStatus, Request, Sort, SourcesStatus, Status,
 };
 pub use error::StatusError;
 pub use metrics::serve_metrics;

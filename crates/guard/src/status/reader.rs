@@ -2,22 +2,19 @@
 //! and order.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use plimsoll_core::demux::Kind;
 
 use super::document::{
-    ChannelStatus, ClassStatus, KindStatus, Request, Sort, SourcesStatus, Status,
+    ChannelStatus, ClassStatus, Condition, KindStatus, Request, Sort, SourcesStatus, Status,
 };
 use crate::by_channel::ByChannel;
 use crate::counters::{Channel, Counters, Outcome, Packets};
-use crate::governor;
-use crate::hidden::Unguarded;
 use crate::ledger::Ledger;
 use crate::program::SourcesReader;
 use crate::sources::{Class, Judged, Sources};
-use crate::syn_cookies::SynCookies;
 
 /// Version of the answer's form.
 const SCHEMA: u32 = 1;
@@ -82,20 +79,8 @@ pub struct Snapshot {
     pub observed: Packets,
     /// What finds out who sends to these channels; `None`: the counters tell.
     pub sources: Option<SourcesReader>,
-    /// Outcomes are counted only: everything passes.
-    pub observe: bool,
-    /// Input is being shed by shares.
-    pub shedding: bool,
-    /// No program is attached: the guard waits for signs of overload.
-    pub standing_by: bool,
-    /// How often the program was attached.
-    pub attachments: u64,
-    /// What the governor does.
-    pub governor: governor::Status,
-    /// Who answers SYNs past a full SYN queue; `None` unless attached.
-    pub syn_cookies: Option<SynCookies>,
-    /// The protocols of which no socket is guarded.
-    pub unguarded: BTreeSet<Unguarded>,
+    /// What it does.
+    pub condition: Condition,
 }
 
 impl Snapshot {
@@ -122,19 +107,21 @@ impl Snapshot {
             counters: Counters::sample(channels),
             observed: Packets::default(),
             sources: None,
-            observe: true,
-            shedding: false,
-            standing_by: false,
-            attachments: 1,
-            governor: governor::Status {
-                mode: "interrupts",
-                reason: "calm",
-                holdoff_us: 0.0,
-                network_share: 0.25,
-                switches: 2,
+            condition: Condition {
+                observe: true,
+                shedding: false,
+                standing_by: false,
+                attachments: 1,
+                governor: crate::governor::Status {
+                    mode: "interrupts".into(),
+                    reason: "calm".into(),
+                    holdoff_us: 0.0,
+                    network_share: 0.25,
+                    switches: 2,
+                },
+                syn_cookies: Some(crate::SynCookies::DRIVER),
+                unguarded: std::collections::BTreeSet::new(),
             },
-            syn_cookies: Some(SynCookies::DRIVER),
-            unguarded: BTreeSet::new(),
         }
     }
 }
@@ -189,13 +176,7 @@ impl Reader {
             schema: SCHEMA,
             interface: snapshot.name(&self.interface),
             pid: std::process::id(),
-            observe: snapshot.observe,
-            shedding: snapshot.shedding,
-            standing_by: snapshot.standing_by,
-            attachments: snapshot.attachments,
-            governor: (&snapshot.governor).into(),
-            syn_cookies: snapshot.syn_cookies.map(Into::into),
-            unguarded: snapshot.unguarded.iter().map(Into::into).collect(),
+            condition: snapshot.condition.clone(),
             uptime_s: now.duration_since(self.started).as_secs_f64(),
             interval_s: interval.as_secs_f64(),
             kinds: self.kinds(counters, rate),

@@ -33,7 +33,7 @@ struct Shared {
     reader: Reader,
     ledger: LedgerReader,
     read: ReadSnapshot,
-    latest: Option<Latest>,
+    latest: Option<Arc<Latest>>,
 }
 
 impl Shared {
@@ -94,13 +94,16 @@ impl Answers {
     }
 
     /// Calls `f` with what was read now or a moment ago.
-    pub(crate) fn with_latest<T>(&self, f: impl FnOnce(&mut Reader, &Latest) -> T) -> Option<T> {
+    pub(crate) fn with_latest<T>(
+        &self,
+        f: impl FnOnce(&mut Reader, &Arc<Latest>) -> T,
+    ) -> Option<T> {
         // A panic of another thread leaves nothing half done here.
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &mut *shared;
-        let fresh = |latest: &Latest| latest.at.elapsed() < FRESH;
+        let fresh = |latest: &Arc<Latest>| latest.at.elapsed() < FRESH;
         if !shared.latest.as_ref().is_some_and(fresh) {
-            shared.latest = Some(shared.read()?);
+            shared.latest = Some(Arc::new(shared.read()?));
         }
         Some(f(&mut shared.reader, shared.latest.as_ref()?))
     }

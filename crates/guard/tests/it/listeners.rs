@@ -312,5 +312,5 @@ fn ends_of_handshakes_that_the_program_refuses_are_no_sign_of_a_packet_filter() 
         answerer = in_namespace(answerer_after_refused_ends);
         answerer.is_some()
     });
-    assert_eq!(answerer.map(|told| told.by), Some("driver"));
+    assert_eq!(answerer.map(|told| told.by).as_deref(), Some("driver"));
 }

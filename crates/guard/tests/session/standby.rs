@@ -140,14 +140,14 @@ fn attaches_for_losses_and_detaches_after_quiet() {
     let mut attached = None;
     let mut notes = Notes::new(|seen: Seen<'_>| {
         let snapshot = seen.report.snapshot;
-        assert_eq!(snapshot.standing_by, !has_xdp());
-        assert_eq!(snapshot.syn_cookies.is_some(), has_xdp());
+        assert_eq!(snapshot.condition.standing_by, !has_xdp());
+        assert_eq!(snapshot.condition.syn_cookies.is_some(), has_xdp());
         if seen.reports == 5 {
-            assert_eq!((has_xdp(), snapshot.attachments), (false, 0));
+            assert_eq!((has_xdp(), snapshot.condition.attachments), (false, 0));
             overflow_a_socket();
         }
         if has_xdp() {
-            assert_eq!(snapshot.attachments, 1);
+            assert_eq!(snapshot.condition.attachments, 1);
             assert!(bpf_links() > 10, "the meter's");
             attached.get_or_insert_with(Instant::now);
         }
@@ -176,7 +176,7 @@ fn takes_an_attached_program_over() {
     assert_eq!(manager.stored.len(), 1, "{:?}", manager.said);
     let second = manager.start(|| {
         let mut notes = Notes::new(|seen: Seen<'_>| {
-            assert!(has_xdp() && !seen.report.snapshot.standing_by);
+            assert!(has_xdp() && !seen.report.snapshot.condition.standing_by);
             seen.requests.stop();
             Ok(())
         });
@@ -245,7 +245,13 @@ fn goes_on_where_the_driver_refuses() {
     let mut notes = Notes::new(|seen: Seen<'_>| {
         let snapshot = seen.report.snapshot;
         if !is_refused && !seen.lines.is_empty() {
-            assert_eq!((snapshot.standing_by, snapshot.attachments), (true, 0));
+            assert_eq!(
+                (
+                    snapshot.condition.standing_by,
+                    snapshot.condition.attachments
+                ),
+                (true, 0)
+            );
             is_refused = true;
             fs::remove_file(file)?;
         } else if seen.reports == 3 {
@@ -255,7 +261,7 @@ fn goes_on_where_the_driver_refuses() {
         if is_refused || has_xdp() {
             overflow_a_socket();
         }
-        if snapshot.attachments > 0 || started.elapsed() > LIMIT {
+        if snapshot.condition.attachments > 0 || started.elapsed() > LIMIT {
             seen.requests.stop();
         }
         Ok(())

@@ -1,14 +1,15 @@
 //! Fixed values that show all there is: every kind, outcome, fate and sort of owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use plimsoll_guard::ledger::{Fate, Ledger, Place, Stage};
 use plimsoll_guard::status::{
-    ChannelStatus, ClassStatus, GovernorStatus, KindStatus, SourcesStatus, Status,
-    SynCookiesStatus, UnguardedStatus,
+    ChannelStatus, ClassStatus, Condition, KindStatus, SourcesStatus, Status,
 };
-use plimsoll_guard::{Heaviest, Kind, Level, Outcome, Owner, OwnerProcess};
+use plimsoll_guard::{
+    Heaviest, Kind, Level, Outcome, Owner, OwnerProcess, SynCookies, Unguarded, governor,
+};
 
 /// Counts that tell outcomes apart: so many admitted, and something of each of `more`.
 fn outcomes(admitted: u64, more: &[(Outcome, u64)]) -> BTreeMap<String, u64> {
@@ -340,41 +341,42 @@ fn ledger() -> Ledger {
     }
 }
 
-pub(super) fn syn_cookies(by: &str, reason: &str) -> Option<SynCookiesStatus> {
-    Some(SynCookiesStatus {
-        by: by.to_owned(),
-        reason: reason.to_owned(),
+pub(super) fn syn_cookies(by: &'static str, reason: &'static str) -> Option<SynCookies> {
+    Some(SynCookies {
+        by: by.into(),
+        reason: reason.into(),
     })
 }
 
-pub(super) fn unguarded(protocol: &str, taker: &str) -> UnguardedStatus {
-    UnguardedStatus {
-        protocol: protocol.to_owned(),
-        taker: taker.to_owned(),
-    }
+/// As a guard tells it.
+fn unguarded(protocol: &str, taker: &str) -> Unguarded {
+    let told = serde_json::json!({ "protocol": protocol, "taker": taker });
+    serde_json::from_value(told).expect("both are known")
 }
 
 /// A guard in the middle of a flood.
-pub(super) fn overloaded() -> Status {
+pub(in crate::guard) fn overloaded() -> Status {
     let channels = channels();
     Status {
         schema: 1,
         interface: "eth0".to_owned(),
         pid: 2981,
         uptime_s: 3725.5,
-        observe: false,
-        shedding: true,
-        standing_by: false,
-        attachments: 3,
-        governor: GovernorStatus {
-            mode: "overload".to_owned(),
-            reason: "ring".to_owned(),
-            holdoff_us: 29.6,
-            network_share: 0.804,
-            switches: 3,
+        condition: Condition {
+            observe: false,
+            shedding: true,
+            standing_by: false,
+            attachments: 3,
+            governor: governor::Status {
+                mode: "overload".into(),
+                reason: "ring".into(),
+                holdoff_us: 29.6,
+                network_share: 0.804,
+                switches: 3,
+            },
+            syn_cookies: syn_cookies("driver", "no_objection"),
+            unguarded: BTreeSet::new(),
         },
-        syn_cookies: syn_cookies("driver", "no_objection"),
-        unguarded: Vec::new(),
         interval_s: 0.5,
         kinds: kinds(),
         channels_total: 1200,
@@ -404,19 +406,21 @@ pub(super) fn observing() -> Status {
         .places
         .push(place("socket_queue", Fate::Lost, passed, from));
     Status {
-        observe: true,
-        shedding: false,
-        standing_by: false,
-        attachments: 1,
-        governor: GovernorStatus {
-            mode: "interrupts".to_owned(),
-            reason: "calm".to_owned(),
-            holdoff_us: 0.0,
-            network_share: 1.0,
-            switches: 0,
+        condition: Condition {
+            observe: true,
+            shedding: false,
+            standing_by: false,
+            attachments: 1,
+            governor: governor::Status {
+                mode: "interrupts".into(),
+                reason: "calm".into(),
+                holdoff_us: 0.0,
+                network_share: 1.0,
+                switches: 0,
+            },
+            syn_cookies: syn_cookies("stack", "link_refused"),
+            unguarded: [unguarded("udp", "packet_filter"), unguarded("tcp", "tc")].into(),
         },
-        syn_cookies: syn_cookies("stack", "link_refused"),
-        unguarded: vec![unguarded("udp", "packet_filter"), unguarded("tcp", "tc")],
         channels_total: channels().len(),
         ledger,
         ..overloaded()
@@ -432,8 +436,11 @@ pub(super) fn idle() -> Status {
         most_offered: None,
         ledger: Ledger::default(),
         known_sources: 0,
-        observe: false,
-        unguarded: Vec::new(),
+        condition: Condition {
+            observe: false,
+            unguarded: BTreeSet::new(),
+            ..observing().condition
+        },
         ..observing()
     }
 }

@@ -10,10 +10,8 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-use plimsoll_guard::status::UnguardedStatus;
-use plimsoll_guard::{
-    Channel, Counters, Kind, Outcome, Packets, SourcesReader, SynCookies, governor, session,
-};
+use plimsoll_guard::status::Condition;
+use plimsoll_guard::{Channel, Counters, Kind, Outcome, Packets, SourcesReader, session};
 use plimsoll_kernel::error::{file_remedy, is_disk_full};
 use plimsoll_kernel::privileges::start_thread;
 use serde::Serialize;
@@ -43,13 +41,8 @@ pub(super) struct Line {
     schema: u32,
     interface: String,
     uptime_s: f64,
-    observe: bool,
-    shedding: bool,
-    standing_by: bool,
-    attachments: u64,
-    governor: governor::Status,
-    syn_cookies: Option<SynCookies>,
-    unguarded: Vec<UnguardedStatus>,
+    #[serde(flatten)]
+    condition: Condition,
     #[serde(flatten)]
     counters: Counters,
     #[serde(skip)]
@@ -63,13 +56,7 @@ impl From<&session::Report<'_>> for Line {
             schema: 1,
             interface: report.interface.to_owned(),
             uptime_s: report.uptime.as_secs_f64(),
-            observe: snapshot.observe,
-            shedding: snapshot.shedding,
-            standing_by: snapshot.standing_by,
-            attachments: snapshot.attachments,
-            governor: snapshot.governor,
-            syn_cookies: snapshot.syn_cookies,
-            unguarded: snapshot.unguarded.iter().map(Into::into).collect(),
+            condition: snapshot.condition.clone(),
             counters: snapshot.counters.clone(),
             sources: snapshot.sources.clone(),
         }
@@ -230,18 +217,13 @@ fn table(line: &Line, before: &Counters) -> String {
         line.interface,
         line.uptime_s,
         all.offered(),
-        if line.observe {
+        if line.condition.observe {
             "would discard"
         } else {
             "discarded early"
         },
         all.discarded(),
-        doing(
-            &(&line.governor).into(),
-            line.observe,
-            line.shedding,
-            line.standing_by
-        ),
+        doing(&line.condition),
         "kind",
         Outcome::ALL
             .iter()
@@ -302,4 +284,48 @@ fn channel_table(channels: &[Channel]) -> String {
         text += &format!("… and {} more\n", shown.len() - CHANNELS_SHOWN);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_guard::status::Snapshot;
+
+    use super::*;
+    use crate::guard::golden::{assert_golden, overloaded};
+
+    #[test]
+    fn a_line_for_programs() {
+        let snapshot = Snapshot {
+            renamed: None,
+            counters: Counters {
+                totals: Default::default(),
+                channels: vec![Channel {
+                    kind: Kind::UdpSocket,
+                    address: "198.18.0.2".parse().unwrap(),
+                    port: 53,
+                    packets: Packets::default(),
+                    discarding: true,
+                    occupancy: 90,
+                    capacity: 100,
+                    queued: 3,
+                    charged_ns: 1_500,
+                    sources: None,
+                }],
+                charged_ns: std::array::from_fn(|kind| kind as u64),
+                known_sources: 812,
+                unseen: Default::default(),
+            },
+            observed: Packets::default(),
+            sources: None,
+            condition: overloaded().condition,
+        };
+        let line = Line::from(&session::Report {
+            interface: "eth0",
+            uptime: Duration::from_millis(3_725_500),
+            snapshot: &snapshot,
+        });
+        // Told in one line, reviewed in many; the order is the line's own.
+        let text = serde_json::to_string_pretty(&line).unwrap() + "\n";
+        assert_golden("line.json", &text);
+    }
 }

@@ -92,7 +92,7 @@ fn header(state: &State, interface: &str) -> Text<'static> {
 fn rates(state: &State, status: &Status) -> Vec<Span<'static>> {
     let offered: f64 = status.kinds.iter().map(|kind| kind.offered_pps).sum();
     let discarded: f64 = status.kinds.iter().map(|kind| kind.discarded_pps).sum();
-    let would = if status.observe {
+    let would = if status.condition.observe {
         "would discard"
     } else {
         "discarded"
@@ -113,18 +113,13 @@ fn rates(state: &State, status: &Status) -> Vec<Span<'static>> {
 
 /// What is done about overload, and why.
 fn mode(status: &Status) -> Span<'static> {
-    let text = doing(
-        &status.governor,
-        status.observe,
-        status.shedding,
-        status.standing_by,
-    );
-    let style = match status.governor.mode.as_str() {
-        _ if status.observe => strong(),
+    let condition = &status.condition;
+    let style = match &*condition.governor.mode {
+        _ if condition.observe => strong(),
         "interrupts" => Style::new(),
         _ => warning(),
     };
-    Span::styled(text, style)
+    Span::styled(doing(condition), style)
 }
 
 /// As many kinds as there is room for, those with most packets, in their order.

@@ -26,7 +26,7 @@ impl Sample {
         self.encode_classes(encoder, &channels)?;
         self.encode_heaviest(encoder, &channels)?;
         let help = "Sources that are known because they were served before, at whatever port";
-        let known = self.known_sources.into();
+        let known = self.counters().known_sources.into();
         self.encode_one(encoder, "known_sources", help, None, known)
     }
 

@@ -1,18 +1,19 @@
 //! Names, formats and bounds of what is exported.
 
 use super::*;
-use crate::hidden::Taker;
+use crate::hidden::{Taker, Unguarded};
+use crate::ledger::Ledger;
 use crate::owner::diag::Protocol;
 use crate::sources::{Class, Heaviest, Judged, Level, Sources};
 use crate::status::reader::Snapshot;
 
-fn counters(ports: impl IntoIterator<Item = u16>) -> Latest {
+fn counters(ports: impl IntoIterator<Item = u16>) -> Arc<Latest> {
     let channel = |port: u16| Channel::sample(port, u64::from(port), 1);
-    Latest {
+    Arc::new(Latest {
         at: Instant::now(),
         snapshot: Snapshot::sample(ports.into_iter().map(channel).collect()),
         ledger: Ledger::sample(),
-    }
+    })
 }
 
 fn exporter(channels_max: usize) -> Exporter {
@@ -28,7 +29,9 @@ fn exporter(channels_max: usize) -> Exporter {
 #[test]
 fn names_and_labels_follow_the_conventions() {
     let mut latest = counters([53]);
-    latest.snapshot.unguarded.insert(Unguarded {
+    let snapshot = &mut Arc::make_mut(&mut latest).snapshot;
+    let unguarded = &mut snapshot.condition.unguarded;
+    unguarded.insert(Unguarded {
         protocol: Protocol::Udp,
         taker: Taker::PacketFilter,
     });
@@ -66,7 +69,7 @@ fn names_and_labels_follow_the_conventions() {
 #[test]
 fn an_interface_has_the_name_that_it_has_now() {
     let mut latest = counters([53]);
-    latest.snapshot.renamed = Some("new0".to_owned());
+    Arc::make_mut(&mut latest).snapshot.renamed = Some("new0".to_owned());
     let text = exporter(9).text(&latest, Format::OpenMetrics);
     assert!(text.contains("plimsoll_guard_overload{interface=\"new0\"} 0.0"));
     assert!(!text.contains("eth0"), "{text}");
@@ -77,14 +80,14 @@ fn one_reading_is_encoded_once_per_format() {
     let mut exporter = exporter(9);
     let mut latest = counters([53]);
     let first = exporter.text(&latest, Format::Text);
-    latest.snapshot.shedding = true;
+    Arc::make_mut(&mut latest).snapshot.condition.shedding = true;
     assert_eq!(
         exporter.text(&latest, Format::Text),
         first,
         "the same reading"
     );
     assert_ne!(exporter.text(&latest, Format::OpenMetrics), first);
-    latest.at += Duration::from_millis(1);
+    Arc::make_mut(&mut latest).at += Duration::from_millis(1);
     assert_ne!(exporter.text(&latest, Format::Text), first, "another one");
 }
 
@@ -139,7 +142,7 @@ fn a_channel_that_is_quiet_says_nothing_of_its_queue() {
     let mut latest = counters([53]);
     let ratio = "plimsoll_guard_channel_occupancy_ratio{";
     assert!(exporter.text(&latest, Format::Text).contains(ratio));
-    latest.at += QUIET;
+    Arc::make_mut(&mut latest).at += QUIET;
     let text = exporter.text(&latest, Format::Text);
     assert!(!text.contains(ratio), "{text}");
     assert!(text.contains("plimsoll_guard_channel_packets_total{"));
@@ -149,7 +152,8 @@ fn a_channel_that_is_quiet_says_nothing_of_its_queue() {
 #[test]
 fn sources_are_told_without_their_addresses() {
     let mut latest = counters([53]);
-    let channel = &mut latest.snapshot.counters.channels[0];
+    let snapshot = &mut Arc::make_mut(&mut latest).snapshot;
+    let channel = &mut snapshot.counters.channels[0];
     let class = |seen, admitted, discarded| Class {
         seen,
         judged: Judged {
