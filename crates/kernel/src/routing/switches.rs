@@ -4,11 +4,14 @@
 use std::fs;
 use std::io;
 
-/// Whether the kernel forwards IPv4 and IPv6 packets that come in by `interface`.
+/// Whether the kernel forwards IPv4 and IPv6 packets that come in by `interface`. For IPv6 it asks
+/// the switch of all interfaces, and since Linux 6.17 the interface's `force_forwarding`, but not
+/// its `forwarding`.
 #[must_use]
 pub fn forwards(interface: &str) -> (bool, bool) {
-    let is_on = |family: &str| number(family, interface, "forwarding") == Some(1);
-    (is_on("ipv4"), is_on("ipv6"))
+    let is_on = |family, interface, switch| number(family, interface, switch) == Some(1);
+    let v6 = is_on("ipv6", "all", "forwarding") || is_on("ipv6", interface, "force_forwarding");
+    (is_on("ipv4", interface, "forwarding"), v6)
 }
 
 /// How sources of IPv4 packets that come in by `interface` are looked at: 0 not at
@@ -32,7 +35,8 @@ fn number(family: &str, interface: &str, switch: &str) -> Option<u32> {
 ///
 /// # Errors
 ///
-/// The first switch that cannot be set. A kernel without IPv6 has none of its switches.
+/// The first switch that cannot be set. A kernel without IPv6 has none of its switches, an older
+/// one not all.
 pub fn make_entrance(interface: &str) -> io::Result<()> {
     let set =
         |family: &str, switch: &str, value: &str| fs::write(path(family, interface, switch), value);
@@ -47,6 +51,8 @@ pub fn make_entrance(interface: &str) -> io::Result<()> {
         ("addr_gen_mode", "1"),
         ("accept_ra", "0"),
         ("forwarding", "1"),
+        // Since Linux 6.17, where that of all interfaces is off.
+        ("force_forwarding", "1"),
     ] {
         match set("ipv6", switch, value) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -335,7 +335,11 @@ static __always_inline __u32 meaning(long answer, const struct plain *plain)
 	case BPF_FIB_LKUP_RET_NOT_FWDED:
 		return may_be_for_own(plain) ? OUTCOME_LOCAL : OUTCOME_NO_ROUTE;
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
-		return is_for_own(plain) ? OUTCOME_LOCAL : OUTCOME_FORWARDING_OFF;
+		if (is_for_own(plain))
+			return OUTCOME_LOCAL;
+		/* Of IPv6 the kernel does not ask the interface's own switch. */
+		return plain->is_v6 && settings.forwards_v6 ? OUTCOME_KERNEL_ROUTE :
+							      OUTCOME_FORWARDING_OFF;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 		return OUTCOME_NO_NEIGHBOUR;
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
@@ -369,9 +373,14 @@ static __always_inline int forward_here(struct xdp_md *ctx, struct plain *plain,
 	__u32 ingress = ctx->ingress_ifindex;
 	struct bpf_fib_lookup fib = { .ifindex = ingress };
 	__u32 outcome, source;
+	long answer;
 
 	ask(plain, end, &fib);
-	outcome = meaning(bpf_fib_lookup(ctx, &fib, sizeof(fib), 0), plain);
+	answer = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
+	/* It asks the interface's own switch alone. */
+	if (plain->is_v6 && !settings.forwards_v6)
+		answer = BPF_FIB_LKUP_RET_FWD_DISABLED;
+	outcome = meaning(answer, plain);
 	/* As in the kernel: the route, the source, the TTL, the rest. */
 	if (outcome == OUTCOME_LOCAL || outcome == OUTCOME_FORWARDING_OFF ||
 	    outcome == OUTCOME_NO_ROUTE)

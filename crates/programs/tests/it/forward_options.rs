@@ -259,6 +259,51 @@ fn the_kernels_switches_count_while_it_works() {
     });
 }
 
+/// The interface's own switch had counted, which the kernel does not ask: packets passed that it
+/// drops, and went to it without a limit where it forwards.
+#[test]
+fn ipv6_goes_by_the_switches_that_the_kernel_asks() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    on_each_path(|path| {
+        let hosts = Routed::create(TestbedConfig::default(), Sink::Drops).expect("three hosts");
+        let set = |switch: &str, value| {
+            let name = format!("net/ipv6/conf/{switch}");
+            hosts.router().sysctl(&name, value)
+        };
+        set("all/forwarding", "0").unwrap();
+        set("test0/forwarding", "1").unwrap();
+        routing(&hosts, &config(path), |router| {
+            let of_source = || from_source(&hosts, router, "2001:2::1/128");
+            let not_forwarded = || {
+                let before = of(&router.status().unwrap(), "forwarding_off");
+                let found = of_source();
+                let off = of(&router.status().unwrap(), "forwarding_off") - before;
+                assert_eq!((found, off), ([0; 4], LOOKED_AT), "{path:?}");
+            };
+            not_forwarded();
+            // Since Linux 6.17.
+            if set("test0/force_forwarding", "1").is_ok() {
+                eventually("a packet goes on", || of_source()[3] == LOOKED_AT);
+                set("test0/force_forwarding", "0").unwrap();
+                eventually("none goes on", || of_source()[3] == 0);
+                not_forwarded();
+            }
+            set("all/forwarding", "1").unwrap();
+            set("test0/forwarding", "0").unwrap();
+            let all = match path {
+                DataPath::Xdp => LOOKED_AT,
+                DataPath::User => 0,
+            };
+            eventually("all go on, from the driver by the kernel", || {
+                let before = of(&router.status().unwrap(), "kernel_route");
+                let left = of_source()[3];
+                let by_kernel = of(&router.status().unwrap(), "kernel_route") - before;
+                (left, by_kernel) == (LOOKED_AT, all)
+            });
+        });
+    });
+}
+
 /// User space had forwarded on, and the kernel dropped all packets that it was handed: nobody
 /// answered those without a route, and no neighbour was asked for.
 #[test]
