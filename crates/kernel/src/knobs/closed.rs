@@ -183,4 +183,30 @@ mod tests {
         };
         namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
     }
+
+    /// Nobody takes over what somebody living keeps closed, or removes what another has written.
+    #[test]
+    fn what_keeps_an_interface_closed_is_its_living_owner_s() {
+        let inside = || {
+            let directory = tempfile::tempdir().unwrap();
+            let _attached = left_and_renamed(directory.path());
+            let index = link::index("w0").unwrap();
+            let file = fs::read_dir(directory.path()).unwrap().next().unwrap();
+            let mark = Mark {
+                path: file.unwrap().path(),
+                netns_inode: netns_inode().unwrap(),
+            };
+            assert!(mark.left(index).is_some(), "of one that is no more");
+            let number = link::link(index).unwrap().xdp.unwrap().id;
+            let own = Process::current().unwrap();
+            mark.write(own, number).unwrap();
+            assert!(mark.left(index).is_none());
+            assert!(left(&mark.path, "v0").unwrap().is_none());
+            mark.remove(Process::parse("1 1").unwrap());
+            assert!(mark.path.exists());
+            mark.remove(own);
+            assert!(!mark.path.exists());
+        };
+        namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
+    }
 }

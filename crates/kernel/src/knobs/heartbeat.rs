@@ -218,9 +218,35 @@ mod tests {
         // Nor does a guard that hangs for hours, and is told again and again.
         say_to_guard(&heartbeat.line, RELIEVING).unwrap();
         drop(keeper);
+        // A command that another test starts has a copy of it until it executes.
+        let end = Instant::now() + Duration::from_secs(10);
+        while say_to_guard(&heartbeat.line, RELIEVING).is_ok() {
+            assert!(Instant::now() < end, "it is gone");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn who_hangs_is_relieved_once_and_tried_again_after_a_refusal() {
+        let long_ago = || Some(Instant::now() - LIMIT);
+        let mut owner = Owner::default();
         assert!(
-            say_to_guard(&heartbeat.line, RELIEVING).is_err(),
-            "it is gone"
+            !owner.hangs() && owner.patience().is_none(),
+            "never heard of"
         );
+        owner.on_word(BEAT);
+        assert!(!owner.hangs() && owner.patience().is_some());
+        owner.heard = long_ago();
+        assert!(owner.hangs());
+        owner.on_relief(false);
+        assert!(!owner.hangs() && owner.patience().is_some(), "not at once");
+        owner.heard = long_ago();
+        assert!(owner.hangs());
+        owner.on_relief(true);
+        owner.heard = long_ago();
+        assert!(!owner.hangs() && owner.patience().is_none());
+        assert!(owner.on_word(BEAT), "it goes on");
+        assert!(!owner.on_word(REST), "and is told once");
+        assert!(owner.patience().is_none(), "nothing is turned");
     }
 }

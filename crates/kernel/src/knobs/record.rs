@@ -474,6 +474,35 @@ mod tests {
         assert_eq!(record.to_restore(), [anew, INSTANCE, thread]);
     }
 
+    /// Where instances cannot be told apart any more, one value is for all.
+    #[test]
+    fn a_device_gets_what_all_its_instances_had_and_else_what_it_had_itself() {
+        let instance = |napi, gro_flush_timeout| Setting::Holdoff {
+            napi,
+            defer_hard_irqs: 0,
+            gro_flush_timeout,
+        };
+        let attribute = Attribute::GroFlushTimeout;
+        let device = Setting::Device {
+            attribute,
+            value: 7,
+        };
+        let put_back = |settings: &[&Setting]| {
+            let mut record = record();
+            settings.iter().for_each(|one| {
+                record.add((*one).clone());
+            });
+            record.device_wide(attribute, 5)
+        };
+        let (one, same, other) = (instance(1, 30), instance(2, 30), instance(2, 40));
+        assert_eq!(put_back(&[&DEVICE]), None, "not turned");
+        assert_eq!(put_back(&[&device]), Some(7));
+        assert_eq!(put_back(&[&one, &same]), Some(30));
+        assert_eq!(put_back(&[&one, &same, &device]), Some(30));
+        assert_eq!(put_back(&[&one, &other]), Some(5));
+        assert_eq!(put_back(&[&one, &other, &device]), Some(7));
+    }
+
     #[test]
     fn a_record_is_read_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();

@@ -287,6 +287,7 @@ pub(super) fn files(
 mod tests {
     use std::process::Command;
 
+    use super::super::record::Setting;
     use super::*;
     use crate::namespace;
 
@@ -328,5 +329,32 @@ mod tests {
             let path = Path::new(DIRECTORY).join(file);
             assert_eq!(name_of(&path, 1), name, "{file}");
         }
+    }
+
+    /// It may have moved its interface to another namespace, and has to put it back.
+    #[test]
+    fn the_record_of_a_living_owner_stays_without_its_interface() {
+        let inside = || {
+            let directory = tempfile::tempdir().unwrap();
+            let identity = Identity {
+                ifindex: 4711,
+                ..Identity::of("lo").unwrap()
+            };
+            for (owner, stays) in [
+                (Process::current().unwrap(), true),
+                (Process::parse("1 1").unwrap(), false),
+            ] {
+                let mut record = Record::new("gone0", identity.clone(), owner);
+                record.add(Setting::Device {
+                    attribute: Attribute::Threaded,
+                    value: 0,
+                });
+                let file = RecordFile::new(directory.path(), "gone0", &identity);
+                file.write(&record).unwrap();
+                restore_in(directory.path(), Some("gone0")).1.unwrap();
+                assert_eq!(file.read().unwrap().is_some(), stays);
+            }
+        };
+        namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
     }
 }

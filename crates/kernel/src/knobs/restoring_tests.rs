@@ -30,6 +30,8 @@ struct Driver {
     away: u32,
     /// The kernel does not tell of instances.
     is_silent: bool,
+    /// How each thread ran when it was switched off.
+    switched_off: Vec<Scheduling>,
 }
 
 impl Driver {
@@ -52,6 +54,7 @@ impl Driver {
             refused: None,
             away: 0,
             is_silent: false,
+            switched_off: Vec::new(),
         };
         driver.renew(u32::MAX);
         driver
@@ -115,6 +118,9 @@ impl Family for Fake {
         napi.defer_hard_irqs = change.defer_hard_irqs.or(napi.defer_hard_irqs);
         napi.gro_flush_timeout = change.gro_flush_timeout.or(napi.gro_flush_timeout);
         napi.threaded = change.threaded.or(napi.threaded);
+        let thread = napi.thread.filter(|_| change.threaded == Some(0));
+        let ran = thread.and_then(|thread| Scheduling::of(thread).ok());
+        driver.switched_off.extend(ran);
         Ok(Some(()))
     }
 }
@@ -122,6 +128,16 @@ impl Family for Fake {
 fn ip(words: &str) {
     let ip = Command::new("ip").args(words.split(' ')).status();
     assert!(ip.expect("iproute2 is installed").success(), "{words}");
+}
+
+/// Adds `v0`, which has an instance without XDP.
+fn add_polled() {
+    ip("link add v0 type veth peer name v1");
+    let gro = Command::new("ethtool")
+        .args(["-K", "v0", "gro", "on"])
+        .status();
+    assert!(gro.expect("ethtool is installed").success());
+    ip("link set v0 up");
 }
 
 /// Runs `test` in a namespace whose loopback stands for the interface.
@@ -375,6 +391,53 @@ fn where_not_all_threads_can_be_set_none_polls_and_the_holdoff_stays() {
     });
 }
 
+/// The kernel waits for a thread that it switches off, and one that a CPU limit has demoted may
+/// hardly get to run. A process stands for the thread.
+#[test]
+fn a_thread_runs_as_before_when_it_is_switched_off() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let mut driver = Driver::new(&[(2, 20_000)], true, false);
+        let mut sleep = Command::new("sleep").arg("60").spawn().unwrap();
+        let thread = i32::try_from(sleep.id()).unwrap();
+        let before = Scheduling::of(thread).unwrap();
+        let napi = &mut driver.instances[0];
+        (napi.thread, napi.threaded) = (Some(thread), Some(0));
+        let driver = Arc::new(Mutex::new(driver));
+        let mut knobs = open(directory.path(), &driver);
+        knobs.allow_any_driver(true);
+        knobs.set_threaded(Queues::All, true).unwrap();
+        let turned = knobs.set_thread_priority(thread, Priority::Nice(19));
+        let restored = knobs.end();
+        sleep.kill().unwrap();
+        sleep.wait().unwrap();
+        turned.unwrap();
+        restored.unwrap();
+        assert_eq!(driver.lock().unwrap().switched_off, [before]);
+    });
+}
+
+/// A holdoff that a killed guard left says nothing of threads, which are the operator's.
+#[test]
+fn beside_a_guard_s_mark_threads_are_the_host_s_own() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        add_polled();
+        let device = Device::open("v0", link::index("v0").unwrap()).unwrap();
+        device.set_attribute(Attribute::Threaded, 1).unwrap();
+        let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+        let mark = DEFER_MARK.into();
+        let defer = Attribute::NapiDeferHardIrqs;
+        device.set_attribute(defer, mark).unwrap();
+        knobs
+            .turn_device(&[(Attribute::Threaded, 0), (defer, mark)])
+            .unwrap();
+        knobs.restore().unwrap();
+        assert_eq!(device.attribute(Attribute::Threaded).unwrap(), Some(1));
+        assert_eq!(device.attribute(defer).unwrap(), Some(0));
+    });
+}
+
 /// A keeper finds it so where an adapter is pulled out, or a container ends with its guard.
 #[test]
 fn of_an_interface_that_is_gone_nothing_is_left_turned() {
@@ -448,6 +511,26 @@ fn what_is_turned_of_an_interface_that_is_moved_goes_back_there() {
     });
 }
 
+/// Threads that the operator had switched on poll on there, as the guard had set them.
+#[test]
+fn of_threads_that_polled_before_and_were_moved_it_is_told() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        add_polled();
+        let device = Device::open("v0", link::index("v0").unwrap()).unwrap();
+        device.set_attribute(Attribute::Threaded, 1).unwrap();
+        let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+        let thread = knobs.polling_threads().unwrap()[0].tid;
+        let turned = knobs.set_thread_priority(thread, Priority::Nice(5));
+        turned.unwrap();
+        let elsewhere = elsewhere("threads");
+        ip(&format!("link set v0 netns {}", elsewhere.name()));
+        let told = knobs.restore().unwrap_err();
+        assert!(matches!(told, RestoreError::Moved { .. }), "{told}");
+        assert!(!knobs.is_untouched());
+    });
+}
+
 /// A veth loses its instances on the way. Those of other drivers keep their settings, so the
 /// test gives them to the new ones.
 #[test]
@@ -455,12 +538,7 @@ fn instances_of_an_interface_that_is_moved_get_the_device_s_values() {
     with_interface(|| {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
-        ip("link add v0 type veth peer name v1");
-        let gro = Command::new("ethtool")
-            .args(["-K", "v0", "gro", "on"])
-            .status();
-        assert!(gro.expect("ethtool is installed").success());
-        ip("link set v0 up");
+        add_polled();
         let turn = |directory: &Path| {
             let mut knobs = Knobs::open_in(directory, "v0").unwrap();
             let timeout = Duration::from_micros(40);

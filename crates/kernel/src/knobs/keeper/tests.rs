@@ -107,3 +107,33 @@ fn a_guard_that_is_killed_while_it_hangs_has_not_told_of_its_end() {
         knobs.restore().unwrap();
     });
 }
+
+/// Its settings would have been put back just as it had turned them anew.
+#[test]
+fn a_guard_that_has_just_gone_on_keeps_its_settings() {
+    let alive = || Process::current().unwrap();
+    with_ward(alive, |ward, mut knobs| {
+        let (keepers, mut line) = UnixStream::pair().unwrap();
+        line.write_all(&[heartbeat::BEAT]).unwrap();
+        assert!(!ward.relieve(&keepers, &Owner::default()).unwrap());
+        assert_eq!(settings("v0"), TURNED.map(|(_, value)| value));
+        drop(line);
+        knobs.restore().unwrap();
+    });
+}
+
+/// What hangs right after it has turned something is put back as well.
+#[test]
+fn the_keeper_hears_of_a_setting_as_it_is_turned() {
+    let alive = || Process::current().unwrap();
+    with_ward(alive, |_, mut knobs| {
+        let (mut keepers, line) = UnixStream::pair().unwrap();
+        knobs.set_heartbeat(Heartbeat::new(Arc::new(line)));
+        knobs.turn_device(&TURNED).unwrap();
+        keepers.set_nonblocking(true).unwrap();
+        let mut said = [0];
+        keepers.read_exact(&mut said).unwrap();
+        assert_eq!(said, [heartbeat::BEAT]);
+        knobs.restore().unwrap();
+    });
+}
