@@ -248,6 +248,16 @@ mod tests {
         assert!(!host.run(QUIET_MIN - MS * 20).contains(&Place::Beneath));
     }
 
+    /// Such an interval is none in which nothing was polled.
+    #[test]
+    fn company_ends_it_also_where_none_of_the_flood_was_polled() {
+        let mut host = Host::new(1_000_000.0);
+        host.run(SECOND * 2);
+        assert_eq!(host.placement.place(), Place::Beneath);
+        (host.polled, host.others) = (0.0, 1);
+        assert_eq!(host.step(), Place::Above);
+    }
+
     #[test]
     fn a_bystander_loses_a_bounded_number_before_it_is_noticed() {
         let mut random = fastrand::Rng::with_seed(23);
