@@ -35,7 +35,8 @@ pub(crate) enum Taker {
     Tc,
     /// Translation that the program cannot ask whether it does.
     Translation,
-    /// Somebody, since the kernel does not tell.
+    /// Somebody, since the kernel does not tell; or one that a newer guard tells of.
+    #[serde(other)]
     NotKnown,
 }
 
