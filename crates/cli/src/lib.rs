@@ -25,10 +25,11 @@ mod serve;
 mod triggers;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 
-use failure::Result;
+use failure::{Context, Result};
 #[doc(hidden)]
 pub use guard::driven;
 use plimsoll_guard::session::ServiceManager;
@@ -80,6 +81,9 @@ pub fn main() -> ExitCode {
 fn run() -> Result<()> {
     // Whatever fails from here on, no link of an earlier guard stays with the service manager.
     let manager = ServiceManager::of_this_process();
+    // At a limit of a file's size (`ulimit -f`) the kernel would end this process. Now its write fails, as on a full disk.
+    let handled = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+    handled.context("cannot handle signals")?;
     let parsed = Cli::try_parse_from(guard::arguments()?);
     let command = match parsed {
         Ok(cli) => cli.command,

@@ -149,3 +149,25 @@ fn a_full_disk_costs_reports_and_not_the_guard() {
         said()
     );
 }
+
+/// The kernel ended it by a signal.
+#[test]
+fn nor_does_a_limit_of_a_file_s_size_cost_the_guard() {
+    let testbed = Testbed::create(Config::default()).unwrap();
+    let host = testbed.test();
+    let place = tempdir().unwrap();
+    let log = place.path().join("log");
+    let mut command = host.command("prlimit");
+    command
+        .args(["--fsize=16384", PROGRAM, "guard", host.device()])
+        .args(["--standby=false", "--interval-ms", "100", "--json"])
+        .arg(place.path().join("reports"))
+        .stderr(Stdio::from(File::create(&log).unwrap()));
+    let mut guard = command.spawn().unwrap();
+    let said = || fs::read_to_string(&log).unwrap();
+    eventually("it is told", || said().contains("cannot write a report"));
+    assert!(said().contains("ulimit -f"), "{}", said());
+    assert!(guards(host, host.device()));
+    guard.signal(Signal::SIGTERM).unwrap();
+    let _ = guard.wait(LIMIT).unwrap();
+}

@@ -87,7 +87,7 @@ impl Form {
     }
 }
 
-/// Shows each line that comes. A full disk is no reason to end: it is told once, and what does not
+/// Shows each line that comes. A full disk, or a limit of files, is no reason to end: it is told once, and what does not
 /// fit is left out.
 fn show_all(
     form: &mut Form,
@@ -103,7 +103,9 @@ fn show_all(
         let counters_before = &before.as_ref().unwrap_or(&line).counters;
         let shown = form.show(&line, counters_before, missed.is_err());
         match &shown {
-            Err(error) if !is_disk_full(error) => return shown,
+            Err(error) if !is_disk_full(error) && error.kind() != io::ErrorKind::FileTooLarge => {
+                return shown;
+            }
             Err(error) if missed.is_ok() => {
                 let remedy = file_remedy(error);
                 // Who reads no log lines misses it.
