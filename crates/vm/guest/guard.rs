@@ -110,6 +110,11 @@ impl Guard {
         Ok(kept.filter_map(|(_, packets)| packets.as_u64()).sum())
     }
 
+    /// Of which protocols it guards no socket, and why, as of now.
+    pub(crate) fn unguarded(&self) -> Outcome<String> {
+        Ok(self.line()?["unguarded"].to_string())
+    }
+
     /// The governor's mode, as of now.
     pub(crate) fn mode(&self) -> Outcome<String> {
         let line = self.line()?;

@@ -174,7 +174,9 @@ pub(crate) fn drain(site: &Site, guard: &Guard) -> Outcome {
     let sent = flood.stop();
     let discarded = discarded(guard)? - before;
     if discarded == 0 {
-        return Err(format!("none of {sent} datagrams for a full socket was discarded").into());
+        let unguarded = guard.unguarded()?;
+        let told = format!("none of {sent} datagrams for a full socket was discarded; {unguarded}");
+        return Err(told.into());
     }
     socket.set_read_timeout(Some(Duration::from_millis(500)))?;
     let waited = receive(&socket);

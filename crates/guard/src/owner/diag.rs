@@ -98,6 +98,17 @@ fn dump(
     }
 }
 
+/// Names the modules that a kernel lacks which cannot tell of sockets.
+fn by_module(refusal: io::Error) -> io::Error {
+    match refusal.raw_os_error() {
+        Some(libc::ENOENT) => {
+            let why = "it cannot list sockets: `modprobe -a tcp_diag udp_diag`";
+            io::Error::new(io::ErrorKind::NotFound, why)
+        }
+        _ => refusal,
+    }
+}
+
 fn collect<R>(
     request: &R,
     protocol: Protocol,
@@ -109,7 +120,7 @@ where
     let mut netlink = netlink::Socket::new();
     let mut replies = netlink.request(request)?;
     while let Some(reply) = replies.recv() {
-        let (message, attributes) = reply?;
+        let (message, attributes) = reply.map_err(|refusal| by_module(refusal.into()))?;
         let Some(address) = address(&message) else {
             continue;
         };
@@ -154,6 +165,14 @@ mod tests {
     use std::net::UdpSocket;
 
     use super::*;
+
+    /// It was told as a file that is missing.
+    #[test]
+    fn a_kernel_that_cannot_list_sockets_is_told_with_its_modules() {
+        let told = |errno| by_module(io::Error::from_raw_os_error(errno)).to_string();
+        assert!(told(libc::ENOENT).contains("modprobe -a tcp_diag udp_diag"));
+        assert!(!told(libc::EPERM).contains("modprobe"));
+    }
 
     /// Whoever opened 20,000 sockets took protection from those that came after them.
     #[test]
