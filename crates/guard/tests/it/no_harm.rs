@@ -201,6 +201,16 @@ fn what_is_masqueraded_at_a_full_server_s_port_is_not_judged_by_that_server() {
     });
 }
 
+/// A socket of this host at port 53 that nobody reads, and whose queue is full.
+fn full() -> UdpSocket {
+    let socket = UdpSocket::bind((HOST_V4, 53)).unwrap();
+    let filler = UdpSocket::bind((HOST_V4, 0)).unwrap();
+    for _ in 0..10 * BURST {
+        filler.send_to(&[0; 64], (HOST_V4, 53)).unwrap();
+    }
+    socket
+}
+
 /// The proxy of a published port has a socket there, which somebody on this host has filled.
 #[test]
 fn what_goes_on_to_a_published_server_is_not_judged_by_a_full_socket_here() {
@@ -211,11 +221,7 @@ fn what_goes_on_to_a_published_server_is_not_judged_by_a_full_socket_here() {
              add rule ip n in iifname v0 udp dport 53 dnat to 10.77.0.2");
         let server = inside.run(|| patient((INSIDE_V4, 53)));
         guarded(|guard, wire| {
-            let proxy = UdpSocket::bind((HOST_V4, 53)).unwrap();
-            let filler = UdpSocket::bind((HOST_V4, 0)).unwrap();
-            (0..10 * BURST).for_each(|_| {
-                filler.send_to(&[0; 64], (HOST_V4, 53)).unwrap();
-            });
+            let proxy = full();
             guard.refresh().unwrap();
             // The first packet of a tick passes. The next one shows that its flow is translated.
             for _ in 0..2 {
@@ -246,11 +252,7 @@ fn what_is_translated_in_a_zone_of_its_own_is_not_judged_by_a_full_socket_here()
              add chain ip n in { type nat hook prerouting priority -100; }; \
              add rule ip n in iifname v0 udp dport 53 dnat to 10.77.0.2");
         let server = inside.run(|| patient((INSIDE_V4, 53)));
-        let _full = UdpSocket::bind((HOST_V4, 53)).unwrap();
-        let filler = UdpSocket::bind((HOST_V4, 0)).unwrap();
-        for _ in 0..10 * BURST {
-            filler.send_to(&[0; 64], (HOST_V4, 53)).unwrap();
-        }
+        let _full = full();
         guarded(|guard, wire| {
             for client in 10_000..10_000 + FRAMES {
                 wire.send(&frame(client, 53));
@@ -272,11 +274,7 @@ fn diverted_to_a_proxy_loses_nothing(program: &str, rule: &str) {
         assert!(status.expect("it is installed").success(), "{rule}");
         let proxy = patient((Ipv4Addr::UNSPECIFIED, 6000));
         setsockopt(&proxy, sockopt::IpTransparent, &true).unwrap();
-        let _full = UdpSocket::bind((HOST_V4, 53)).unwrap();
-        let filler = UdpSocket::bind((HOST_V4, 0)).unwrap();
-        for _ in 0..10 * BURST {
-            filler.send_to(&[0; 64], (HOST_V4, 53)).unwrap();
-        }
+        let _full = full();
         guarded(|guard, wire| {
             for client in 10_000..10_000 + FRAMES {
                 wire.send(&frame(client, 53));

@@ -149,6 +149,14 @@ fn with_interface(test: impl FnOnce() + Send) {
     namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
 }
 
+/// Adds `v0` as [`add_polled`] does; its operator has it polled by threads.
+fn add_polled_by_threads() -> Device {
+    add_polled();
+    let device = Device::open("v0", link::index("v0").unwrap()).unwrap();
+    device.set_attribute(Attribute::Threaded, 1).unwrap();
+    device
+}
+
 fn open(directory: &Path, driver: &Arc<Mutex<Driver>>) -> Knobs {
     let identity = Identity::of("lo").unwrap();
     let device = Device::open("lo", identity.ifindex).unwrap();
@@ -422,9 +430,7 @@ fn a_thread_runs_as_before_when_it_is_switched_off() {
 fn beside_a_guard_s_mark_threads_are_the_host_s_own() {
     with_interface(|| {
         let directory = tempfile::tempdir().unwrap();
-        add_polled();
-        let device = Device::open("v0", link::index("v0").unwrap()).unwrap();
-        device.set_attribute(Attribute::Threaded, 1).unwrap();
+        let device = add_polled_by_threads();
         let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
         let mark = DEFER_MARK.into();
         let defer = Attribute::NapiDeferHardIrqs;
@@ -516,9 +522,7 @@ fn what_is_turned_of_an_interface_that_is_moved_goes_back_there() {
 fn of_threads_that_polled_before_and_were_moved_it_is_told() {
     with_interface(|| {
         let directory = tempfile::tempdir().unwrap();
-        add_polled();
-        let device = Device::open("v0", link::index("v0").unwrap()).unwrap();
-        device.set_attribute(Attribute::Threaded, 1).unwrap();
+        add_polled_by_threads();
         let mut knobs = Knobs::open_in(directory.path(), "v0").unwrap();
         let thread = knobs.polling_threads().unwrap()[0].tid;
         let turned = knobs.set_thread_priority(thread, Priority::Nice(5));
