@@ -1,6 +1,6 @@
 # What a newcomer types: `make demo` and `make test`. Both set up first.
 
-.PHONY: demo test thorough test-unprivileged setup tools lint-code lint advisories unit loom tokio-unstable miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-techniques bench-timers bench-verdict bench-wan no-harm vm-test lab-real lab-snapshot golden deb clean
+.PHONY: demo test thorough test-unprivileged setup tools form lint-code lint advisories unit loom tokio-unstable miri no-std mutants bench bench-core bench-sim bench-guard bench-programs bench-stack bench-techniques bench-timers bench-verdict bench-wan no-harm vm-test lab-real lab-snapshot golden deb clean
 
 CARGO ?= cargo
 
@@ -9,9 +9,11 @@ demo: setup
 	$(CARGO) build --release --locked
 	target/release/plimsoll demo --html target/demo.html
 
-# Lints, then every test. As root: namespaces and BPF programs are real. cargo-deny and loom
-# take long to build and seldom find anything: `make thorough` runs them as well.
-test: setup lint-code no-std unit
+# Every test, and the lints beside them: most tests wait, and clippy and rustdoc compile for
+# minutes. As root: namespaces and BPF programs are real. cargo-deny and loom take long to build and
+# seldom find anything: `make thorough` runs them as well.
+test: setup form
+	CARGO=$(CARGO) scripts/tests 'lint-code no-std' $(CALM)
 
 thorough: test lint loom tokio-unstable
 
@@ -21,10 +23,12 @@ setup:
 tools:
 	@scripts/setup --tools
 
+form:
+	$(CARGO) fmt --all --check
+
 # Form, clippy and documentation. The lock file of fuzz is checked since nothing else here
 # would notice that it is out of date.
-lint-code:
-	$(CARGO) fmt --all --check
+lint-code: form
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --workspace --no-deps --document-private-items --locked
 	$(CARGO) metadata --quiet --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
@@ -49,9 +53,9 @@ advisories: tools
 # Crates whose tests need neither root nor a quiet machine: none has a second try.
 CALM = core lab packets report sim timers tries
 
-# All tests also after one has failed: one run, of some 25 minutes, tells all that is wrong.
+# The tests alone. All run also after one has failed: one run tells all that is wrong.
 unit:
-	CARGO=$(CARGO) scripts/tests $(CALM)
+	CARGO=$(CARGO) scripts/tests '' $(CALM)
 
 # The tests that need no root, as any user; scripts/need-root names the others.
 test-unprivileged:

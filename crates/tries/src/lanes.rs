@@ -28,10 +28,12 @@ const LOWEST: [&str; 6] = [
     "sh",
 ];
 
-/// A program that ended, or cargo with the examples of the documentation.
+/// A program that ended, or a command: the examples of the documentation, or the lints.
 pub(crate) struct Ended<'a> {
-    /// None for the examples.
+    /// None for a command.
     pub(crate) program: Option<&'a Program>,
+    /// As its lines call it.
+    what: String,
     pub(crate) said: Said,
     pub(crate) succeeded: bool,
     /// What others had of the machine in the worst second.
@@ -42,7 +44,7 @@ impl fmt::Display for Ended<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.program {
             Some(program) => write!(f, "plimsoll-{}, {}: ", program.of_crate(), program.name)?,
-            None => f.write_str("examples of the documentation: ")?,
+            None => write!(f, "{}: ", self.what)?,
         }
         match self.said.failed.is_empty() {
             true => f.write_str("not by a test that it names"),
@@ -83,12 +85,19 @@ impl Lanes {
         Self { seconds, rest }
     }
 
-    /// All programs, each beside what it bears.
-    pub(crate) fn run<'a>(&self, programs: &'a [Program]) -> io::Result<Vec<Ended<'a>>> {
+    /// All programs, each beside what it bears. Lints are a command of the shell, or none.
+    pub(crate) fn run<'a>(
+        &self,
+        programs: &'a [Program],
+        lints: &str,
+    ) -> io::Result<Vec<Ended<'a>>> {
         let of = |need| self.lane(programs.iter().filter(move |program| program.need == need));
         let rest = || {
             let mut ended = of(Need::Rest)()?;
             ended.push(self.documentation()?);
+            if !lints.is_empty() {
+                ended.push(self.lints(lints)?);
+            }
             Ok(ended)
         };
         let shared = of(Need::Shared);
@@ -154,6 +163,13 @@ impl Lanes {
         self.command(command, true, "examples of the documentation")
     }
 
+    /// They compile for minutes, while tests mostly wait.
+    fn lints(&self, lints: &str) -> io::Result<Ended<'static>> {
+        let mut command = Command::new("sh");
+        command.args(["-c", lints]);
+        self.command(command, true, &format!("`{lints}`"))
+    }
+
     /// What it says is shown when it has ended: two at once cannot be read.
     fn command(&self, command: Command, is_rest: bool, what: &str) -> io::Result<Ended<'static>> {
         println!("     Running {what}");
@@ -172,6 +188,7 @@ impl Lanes {
         seconds.look();
         Ok(Ended {
             program: None,
+            what: what.to_owned(),
             said: Said::of(&String::from_utf8_lossy(&text)),
             succeeded: status.success(),
             taken: Taken::worst(&seconds.taken[begun..]),

@@ -56,14 +56,14 @@ impl Place {
         format!("{message}\n")
     }
 
-    /// The exit code and what is printed, where cargo built this and runs examples so. Programs
-    /// of `lab` take the rest, and those of `guard` and `quiet` of `cli` are alone.
-    fn run_with(&self, built: &str, examples: &str) -> (Option<i32>, String) {
+    /// The exit code and what is printed, where cargo built this and runs examples so, beside these
+    /// lints. Programs of `lab` take the rest, and those of `guard` and `quiet` of `cli` are alone.
+    fn run_with(&self, built: &str, examples: &str, lints: &str) -> (Option<i32>, String) {
         fs::write(self.0.join("messages"), built).unwrap();
         let needs = "lab * rest\nguard tests/* alone\ncli tests/quiet alone\n";
         fs::write(self.0.join("needs"), needs).unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_plimsoll-tries"))
-            .args(["messages", "needs", "core", "lab"])
+            .args(["messages", "needs", lints, "core", "lab"])
             .current_dir(&self.0)
             .env("CARGO", self.script("cargo", examples))
             .output()
@@ -73,7 +73,7 @@ impl Place {
     }
 
     fn run(&self, built: &str) -> (Option<i32>, String) {
-        self.run_with(built, "exit 0")
+        self.run_with(built, "exit 0", "")
     }
 }
 
@@ -228,9 +228,15 @@ fn faults_that_need_no_machine_s_time_get_no_second_try() {
         assert_eq!(code, Some(101), "{what}: {said}");
         assert!(!said.contains("passed alone"), "{what}: {said}");
     }
-    let (code, said) = place.run_with(&cli, "echo an example failed; exit 101");
-    assert_eq!(code, Some(101), "{said}");
-    assert!(said.contains("an example failed"), "{said}");
+    for (what, examples, lints) in [
+        ("an example failed", "echo an example failed; exit 101", ""),
+        ("a lint failed", "exit 0", "echo a lint failed; exit 2"),
+    ] {
+        let (code, said) = place.run_with(&cli, examples, lints);
+        assert_eq!(code, Some(101), "{said}");
+        assert!(said.contains(what), "{said}");
+        assert!(!said.contains("passed alone"), "{said}");
+    }
 }
 
 /// Three that wait for each other: one that is alone waits in vain.
@@ -252,10 +258,13 @@ fn two_share_beside_the_rest_and_what_is_alone_comes_last() {
         )
         + &place.program("cli", "it", &met("one", "rest -e other"))
         + &place.program("cli", "as-it", &met("other", "rest -e one"));
-    let (code, said) = place.run_with(&built, "touch examples");
+    let lints = lowest.to_owned() + "[ -e examples ] && [ ! -e alone ] && touch lints";
+    let (code, said) = place.run_with(&built, "touch examples", &lints);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.ends_with("4 tests passed in 4 programs\n"), "{said}");
-    assert!(place.0.join("examples").exists(), "examples were not run");
+    for ran in ["examples", "lints"] {
+        assert!(place.0.join(ran).exists(), "{ran} were not run");
+    }
 }
 
 /// It waits for that in vain otherwise, where others compute.
