@@ -25,7 +25,7 @@ const FLOOD_TIME: Duration = Duration::from_secs(2);
 const ASKED: u32 = 50;
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 const ZERO_COPY: &str = "--zero-copy";
-/// What `virtio_net` does without copies is a matter of luck (docs/measurements.md).
+/// What `virtio_net` does without copies is a matter of luck (docs/measurements-decisions.md).
 const DRIVER_WITHOUT_COPIES: &str = "igb";
 /// One queue for all, and one for each endpoint.
 const WAYS: [&str; 4] = [

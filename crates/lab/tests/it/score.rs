@@ -106,6 +106,24 @@ fn the_readme_tells_the_score_of_the_model() {
         format!("the model meets {hold} of them and misses {fail}; {undecided} are undecided");
     let begins = format!("{total} claims are about published numbers");
     told("README.md", &[begins, sentence]);
+    let all = format!("| all ({total}) | **{hold}** | **{fail}** | {undecided} |");
+    let (rows, of_papers): (Vec<_>, Vec<_>) = text.lines().skip(1).map_while(row).unzip();
+    assert_eq!(of_papers.iter().sum::<usize>(), total);
+    told("docs/measurements.md", &[rows, vec![all]].concat());
+}
+
+/// The row of measurements for one paper, and its number of claims, from a line as
+/// `  LRP  21 of 34 hold, 13 do not`.
+fn row(line: &str) -> Option<(String, usize)> {
+    let (paper, counts) = line.strip_prefix("  ")?.split_once("  ")?;
+    let numbers = counts.split(' ').filter_map(|word| word.parse().ok());
+    let numbers: Vec<usize> = numbers.collect();
+    let (hold, total, fail) = (*numbers.first()?, *numbers.get(1)?, *numbers.get(2)?);
+    let undecided = numbers.get(3).copied().unwrap_or(0);
+    Some((
+        format!("| {paper} ({total}) | {hold} | {fail} | {undecided} |"),
+        total,
+    ))
 }
 
 #[test]

@@ -5,8 +5,8 @@
 //!
 //! Where frames go to a program of ours there are two halves. The kernel's threads run beneath
 //! the program's, so they take frames from the adapter only as fast as it works them off.
-//! Softirqs would take the CPU from it (docs/measurements.md has both). There is a limit there
-//! also if none was asked for. As ordinary threads the kernel's waited for the slices of other
+//! Softirqs would take the CPU from it (docs/measurements-decisions.md has both). There is a limit
+//! there also if none was asked for. As ordinary threads the kernel's waited for the slices of other
 //! processes, some milliseconds each, and the adapter's ring overflowed meanwhile at a tenth of
 //! what the program can take.
 //!

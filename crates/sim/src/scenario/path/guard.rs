@@ -125,7 +125,7 @@ fn quota() -> u32 {
     64
 }
 
-/// As measured on real packets beside one loud source (docs/measurements.md, 12 to 15 ns).
+/// As measured on real packets beside one loud source (docs/measurements-decisions.md, 12 to 15 ns).
 fn fairness_ns() -> u32 {
     15
 }
