@@ -171,8 +171,8 @@ bench-wan: setup
 
 # Whether any set-up that operators have is worse off with the guard (some twenty
 # minutes); fails if one is. Needs root. On a veth it fails today: docs/measurements.md
-# names the goals of bulk TCP, short connections and a full gateway (masquerade-full)
-# that are missed. A flood that overloads nobody, and by which nothing is missed, is named
+# names the goals of bulk TCP, short connections, a full router and a full gateway
+# (masquerade-full) that are missed. A flood that overloads nobody, and by which nothing is missed, is named
 # and is no failure. Where throughput counts, a guard that stands by is judged, as on any veth.
 no-harm: setup
 	@mkdir -p target/bench

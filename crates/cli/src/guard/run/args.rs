@@ -78,7 +78,7 @@ pub(crate) struct Args {
     pub(super) trust_tc: bool,
     /// Whose packets are discarded when a channel is overloaded
     ///
-    /// Cost: by sources, 20 to 180 ns for each packet of such a channel, and up to 6 MiB of memory per CPU.
+    /// Cost: by sources, some 10 to 180 ns for each packet of such a channel, and up to 6 MiB of memory per CPU.
     /// Off, `guard status` and `guard top` do not show who sends most.
     #[arg(long, value_name = "BY", value_enum, default_value_t = option_of(Config::default().fairness))]
     pub(super) fairness: Fairness,
