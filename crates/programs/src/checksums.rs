@@ -36,7 +36,7 @@ fn warning(interface: &str) -> Option<String> {
     let peer = peer.and_then(link::name);
     let peer = peer.as_deref().unwrap_or("PEER");
     Some(format!(
-        "{interface}: what this machine sends by the other end of this veth may have no checksums, and its receivers drop it although it counts as sent: `ethtool -K {peer} tx off` at that end"
+        "{interface}: packets that this machine sends by the other end of this veth may have no checksums. They count as sent, and their receivers drop them: `ethtool -K {peer} tx off` at that end"
     ))
 }
 

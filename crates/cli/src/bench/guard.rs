@@ -14,7 +14,7 @@ use crate::output::{self, Target};
 /// Measure the guard beside the stock kernel, a tuned nftables limit and threaded polling.
 ///
 /// Everything happens between two network namespaces made for it, which are
-/// removed again, as are control groups; what a killed run left goes with the next
+/// removed again, as are control groups; the next run removes the leftovers of a killed
 /// one. Every part stands alone; one that this guard or machine cannot
 /// do leaves its goals unmeasured and says why.
 #[derive(clap::Args, Debug)]

@@ -12,8 +12,8 @@ use crate::output::{self, Target};
 /// Measure what this machine's host costs, and write it as a machine profile (root).
 ///
 /// Real packets, in network namespaces made for it. Every number of the profile
-/// says by which trial it was measured, with which spread, when and where; what no trial
-/// measures keeps the value of modern-veth and says that it is assumed. Let the machine be
+/// says by which trial it was measured, with which spread, when and where. A number that no trial
+/// measures is that of modern-veth, and says that it is assumed. Let the machine be
 /// quiet meanwhile: the spread shows whether it was.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \

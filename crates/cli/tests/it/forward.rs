@@ -106,7 +106,8 @@ fn what_the_kernel_would_ask_or_do_is_told() {
     let shaper = format!("qdisc add dev {INNER_DEVICE} root tbf rate 1mbit burst 10k latency 50ms");
     router.configure("tc", shaper.split(' ')).unwrap();
     let said = told();
-    let words = format!("{INNER_DEVICE}: what is forwarded here passes by its queueing discipline");
+    let words =
+        format!("{INNER_DEVICE}: packets that are forwarded here pass by its queueing discipline");
     assert!(said.contains(&words) && said.contains("`tbf`"), "{said}");
 }
 

@@ -12,7 +12,7 @@ pub fn program_ahead(interface: &str) -> Option<String> {
 
 fn warning(interface: &str, program: &AttachedProgram) -> String {
     format!(
-        "{interface} has an XDP program ({program}): what it drops or takes is not recorded, and may count as refused by the filter"
+        "{interface} has an XDP program ({program}): packets that it drops or takes are not recorded, and may count as refused by the filter"
     )
 }
 

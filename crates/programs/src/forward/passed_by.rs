@@ -56,7 +56,7 @@ fn rules(chains: &[Chain]) -> Option<String> {
         number => format!(" and {number} other chains"),
     };
     Some(format!(
-        "netfilter has rules for forwarded packets (`{first}`{others}): what is forwarded here passes without them"
+        "netfilter has rules for forwarded packets (`{first}`{others}): packets that are forwarded here pass without them"
     ))
 }
 
@@ -67,7 +67,7 @@ fn queueing_of(interface: &str) -> Option<String> {
 
 fn queueing(interface: &str, discipline: &str) -> Option<String> {
     (!PLAIN.contains(&discipline)).then(|| {
-        format!("{interface}: what is forwarded here passes by its queueing discipline `{discipline}` (`tc qdisc`), which may shape or divide a link")
+        format!("{interface}: packets that are forwarded here pass by its queueing discipline `{discipline}` (`tc qdisc`), which may shape or divide a link")
     })
 }
 

@@ -103,8 +103,8 @@ pub(crate) struct Args {
     pub(super) polling_limit: Option<u32>,
     /// Part of what is admitted while input is shed that protected traffic gets first, in percent
     ///
-    /// Cost: what protected traffic does not use goes to the rest; a flood of protected ports takes
-    /// at least this part.
+    /// Cost: a flood of protected ports takes at least this part. The rest gets the part that protected
+    /// traffic does not use.
     #[arg(long, value_name = "PERCENT", default_value_t = percent(Config::default().protected_share), value_parser = clap::value_parser!(u32).range(0..=99))]
     pub(super) protected_share: u32,
     /// Local ports to protect, as in 22/tcp,53/udp
