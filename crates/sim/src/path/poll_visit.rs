@@ -17,6 +17,10 @@ pub(super) struct PollVisit {
 enum VisitStage {
     #[default]
     Begin,
+    /// About to look at an adapter.
+    Look {
+        adapter: usize,
+    },
     /// At a queue of an adapter, after so many packets of it.
     Ring {
         adapter: usize,
@@ -29,7 +33,8 @@ enum VisitStage {
 }
 
 impl PollVisit {
-    /// Its next step. Takes at most `quota` packets per queue of the CPU of `cx`.
+    /// Its next step. Takes at most `quota` packets per queue of the CPU of `cx`; to look at an
+    /// adapter with such a queue takes `poll_pass`.
     /// [`Step::Done`]: the visit is over, and the next call begins another.
     pub(super) fn step(
         &mut self,
@@ -44,12 +49,18 @@ impl PollVisit {
                 VisitStage::Begin => {
                     host.ledger.counts.polls += 1;
                     self.found = 0;
+                    self.stage = VisitStage::Look { adapter: 0 };
+                }
+                VisitStage::Look { adapter } => {
                     self.stage = VisitStage::Ring {
-                        adapter: 0,
+                        adapter,
                         queue: 0,
                         taken: 0,
                     };
-                    return Step::Kernel(poll_pass);
+                    let mut rings = host.adapters[adapter].rings.iter();
+                    if rings.any(|ring| ring.cpu == cx.cpu) {
+                        return Step::Kernel(poll_pass);
+                    }
                 }
                 VisitStage::Ring {
                     adapter,
@@ -60,10 +71,10 @@ impl PollVisit {
                     if let Some(step) = self.take(host, cx, costs, quota, place) {
                         return step;
                     }
+                    self.stage = after(host, adapter, queue);
                     if self.found > 0 {
                         host.leave_input(cx.cpu);
                     }
-                    self.stage = after(host, adapter, queue);
                 }
                 VisitStage::Transmit { adapter } => {
                     if adapter >= host.adapters.len() || cx.cpu != 0 {
@@ -123,10 +134,8 @@ fn after(host: &Host, adapter: usize, queue: usize) -> VisitStage {
             taken: 0,
         }
     } else if adapter + 1 < host.adapters.len() {
-        VisitStage::Ring {
+        VisitStage::Look {
             adapter: adapter + 1,
-            queue: 0,
-            taken: 0,
         }
     } else {
         VisitStage::Transmit { adapter: 0 }

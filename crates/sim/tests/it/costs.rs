@@ -323,3 +323,33 @@ fn a_program_that_slept_pays_for_cold_caches_once() {
     let paid = used(5_000) - used(0);
     assert!((900_000..=1_150_000).contains(&paid), "{paid}");
 }
+
+/// To look at an interface has its price for each of them, whatever makes the host look.
+#[test]
+fn a_poll_pays_for_each_interface_that_it_looks_at() {
+    let paths = [
+        r#"kind = "periodic-polling", interval_us = 1000"#,
+        r#"kind = "clocked-interrupts", rate_hz = 1000"#,
+        r#"kind = "freebsd-polling""#,
+    ];
+    for path in paths {
+        for adapters in [1, 4] {
+            let names = (0..adapters).map(|index| format!("{{ name = \"a{index}\" }}"));
+            let list = names.collect::<Vec<_>>().join(", ");
+            let text = format!(
+                "duration_ms = 500\npath = {{ {path} }}\nadapter = [{list}]\n\
+                 [[source]]\nname = \"none\"\nto = \"sink\"\n\
+                 traffic = {{ kind = \"constant\", rate_pps = 0 }}\n\
+                 [[consumer]]\nname = \"sink\"\nrole = {{ kind = \"sink\" }}\n"
+            );
+            let outcome = common::simulate(&machine(&[("poll_pass", 10_000)], 100), &text);
+            let per_poll_us = common::figure(&outcome, "cpu.busy_pct") * 1e4
+                / common::figure(&outcome, "polls_hz");
+            let expected = 10.0 * f64::from(adapters);
+            assert!(
+                (per_poll_us - expected).abs() < 0.1,
+                "{path}: {per_poll_us}"
+            );
+        }
+    }
+}
