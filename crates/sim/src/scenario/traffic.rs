@@ -109,6 +109,11 @@ pub enum Traffic {
         /// receiving. Default 0.
         #[serde(default)]
         client_us: f64,
+        /// The server closes a connection when it has answered its last request, as with HTTP/1.0: the
+        /// client acknowledges that at once, and then closes its side. Default false: the client
+        /// closes, with one packet.
+        #[serde(default)]
+        server_closes: bool,
     },
 }
 
@@ -188,22 +193,29 @@ impl Traffic {
                 within(field("think_us"), *think_us, 0.0, 1e9)?;
                 within(field("timeout_ms"), *timeout_ms, 0.001, 1e6)
             }
-            Self::Http {
-                clients,
-                requests_per_connection,
-                response_bytes,
-                timeout_ms,
-                client_us,
-            } => {
-                within(field("clients"), f64::from(*clients), 1.0, 4096.0)?;
-                let requests = f64::from(*requests_per_connection);
-                within(field("requests_per_connection"), requests, 1.0, 1e6)?;
-                let bytes = f64::from(*response_bytes);
-                within(field("response_bytes"), bytes, 1.0, 1e6)?;
-                within(field("client_us"), *client_us, 0.0, 1e6)?;
-                within(field("timeout_ms"), *timeout_ms, 0.001, 1e6)
-            }
+            Self::Http { .. } => self.validate_http(name),
         }
+    }
+
+    fn validate_http(&self, name: &str) -> Result<(), Error> {
+        let Self::Http {
+            clients,
+            requests_per_connection,
+            response_bytes,
+            timeout_ms,
+            client_us,
+            ..
+        } = self
+        else {
+            return Ok(());
+        };
+        let field = |part: &str| format!("source.{name}.traffic.{part}");
+        let whole = |part: &str, given: u32, most| within(field(part), given.into(), 1.0, most);
+        whole("clients", *clients, 4096.0)?;
+        whole("requests_per_connection", *requests_per_connection, 1e6)?;
+        whole("response_bytes", *response_bytes, 1e6)?;
+        within(field("client_us"), *client_us, 0.0, 1e6)?;
+        within(field("timeout_ms"), *timeout_ms, 0.001, 1e6)
     }
 
     fn validate_times(&self, name: &str) -> Result<(), Error> {

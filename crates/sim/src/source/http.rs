@@ -32,6 +32,8 @@ pub(crate) struct Http {
     requests_per_connection: u32,
     /// Segments of a response.
     segments: u32,
+    /// A client acknowledges the server's close before its own.
+    server_closes: bool,
     timeout: u64,
     machine: Machine,
 }
@@ -128,11 +130,20 @@ impl Http {
             timers,
             requests_per_connection,
             segments,
+            server_closes: false,
             timeout: nanos(timeout_ms * 1e3),
             machine: Machine {
                 packet_ns: nanos(client_us),
                 ..Machine::default()
             },
+        }
+    }
+
+    /// Who closes a connection first.
+    pub(super) fn with_server_closing(self, server_closes: bool) -> Self {
+        Self {
+            server_closes,
+            ..self
         }
     }
 
@@ -186,6 +197,10 @@ impl Http {
                 }
             }
             (State::Requested, Kind::LastSegment) if client.segments + 1 >= self.segments => {
+                if self.server_closes && client.left == 1 {
+                    let tag = packet.tag;
+                    self.machine.send(host, origin, received, Kind::Ack, tag);
+                }
                 self.finish(host, origin, index);
             }
             // The last one alone is no response: the client asks anew.

@@ -86,11 +86,12 @@ impl Source {
                 requests_per_connection: requests,
                 timeout_ms,
                 client_us,
+                server_closes,
                 ..
             } => {
                 let segments = config.traffic.response_segments();
                 let clients = Http::new(*clients, *requests, segments, *timeout_ms, *client_us);
-                Self::Http(origin, clients)
+                Self::Http(origin, clients.with_server_closing(*server_closes))
             }
             open => Self::Open(origin, Open::new(open, stream(seed, origin.index))),
         }

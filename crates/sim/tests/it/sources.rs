@@ -236,3 +236,29 @@ fn a_response_without_one_of_its_segments_is_none() {
     assert!(figure(&outcome, "source.client.timeouts_hz") > 0.0);
     assert_eq!(figure(&outcome, "source.client.completed_hz"), 0.0);
 }
+
+/// With HTTP/1.0 the server closes: its end of an answer of five segments is acknowledged at
+/// once, after the second and the fourth, and then the client closes its side. The other way
+/// round that is one packet.
+#[test]
+fn a_client_whose_server_closes_acknowledges_that_before_it_closes_too() {
+    let received = |closes: bool| {
+        let text = format!(
+            r#"
+            duration_ms = 1000
+            path = {{ kind = "batched-interrupts" }}
+            [[source]]
+            name = "client"
+            to = "httpd"
+            traffic = {{ kind = "http", clients = 1, response_bytes = 6144, client_us = 100, server_closes = {closes} }}
+            [[consumer]]
+            name = "httpd"
+            role = {{ kind = "web" }}
+            "#
+        );
+        let outcome = simulate(&machine(&[("interrupt_enter", 1_000)], 100), &text);
+        figure(&outcome, "source.client.sent_pps") / figure(&outcome, "source.client.completed_hz")
+    };
+    assert!((received(false) - 6.0).abs() < 0.02, "{}", received(false));
+    assert!((received(true) - 7.0).abs() < 0.02, "{}", received(true));
+}
