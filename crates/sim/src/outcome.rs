@@ -263,7 +263,8 @@ impl Outcome {
     /// - `cpu.<account>_pct` with the accounts of [`CpuTime`], `cpu.busy_pct`,
     ///   `cpu.thread.<name>_pct`, `cpu.per_delivered_us`;
     /// - `consumer.<name>.delivered_pps`, `.cpu_pct`, `.frames_hz`,
-    ///   `.latency_<mean|stddev|min|p50|p90|p99|max>_us`;
+    ///   `.latency_<mean|stddev|min|p50|p90|p99|max>_us`, `.missed_pct` and `.missed_per_delivered_us`
+    ///   (CPU time in use that it did not get: what a process that loops finds used by others);
     /// - `source.<name>.sent_pps`, `.lost_pps`, `.completed_hz`, `.timeouts_hz`,
     ///   `.round_trip_<…>_us`, `.first_latency_<…>_us` (of bursts);
     /// - `path.taken_pps` and `path.ring_wait_mean_us` (from receive rings), and
@@ -294,6 +295,12 @@ impl Outcome {
             list.push((format!("{name}.delivered_pps"), rate));
             list.push((format!("{name}.frames_hz"), self.rate(consumer.frames)));
             list.push((format!("{name}.cpu_pct"), self.share(consumer.cpu_ns)));
+            let missed = self.cpu.total_ns - self.cpu.idle_ns - consumer.cpu_ns;
+            list.push((format!("{name}.missed_pct"), self.share(missed)));
+            if self.delivered > 0 {
+                let each = missed as f64 / 1e3 / self.delivered as f64;
+                list.push((format!("{name}.missed_per_delivered_us"), each));
+            }
             consumer
                 .latency
                 .measures(&format!("{name}.latency"), &mut list);

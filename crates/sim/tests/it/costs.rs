@@ -353,3 +353,27 @@ fn a_poll_pays_for_each_interface_that_it_looks_at() {
         }
     }
 }
+
+/// A process that loops at the lowest priority leaves no idle time, and what it misses is what
+/// the others use without it.
+#[test]
+fn a_process_that_loops_misses_what_others_use() {
+    let used = |meter: &str, name: &str| {
+        let text = format!(
+            "duration_ms = 500\npath = {{ kind = \"batched-interrupts\" }}\n\
+             [[source]]\nname = \"load\"\nto = \"sink\"\n\
+             traffic = {{ kind = \"constant\", rate_pps = 1000 }}\n\
+             [[consumer]]\nname = \"sink\"\nrole = {{ kind = \"sink\" }}\n{meter}"
+        );
+        let costs = [("protocol_input", 100_000), ("receive_call", 50_000)];
+        common::figure(&common::simulate(&machine(&costs, 100), &text), name)
+    };
+    let meter = "[[consumer]]\nname = \"meter\"\nnice = 20\nrole = { kind = \"compute\" }\n";
+    let alone = used("", "cpu.busy_pct");
+    assert!((alone - 15.0).abs() < 0.1, "{alone}");
+    let missed = used(meter, "consumer.meter.missed_pct");
+    assert!((missed - alone).abs() < 0.1, "{missed}");
+    let each = used(meter, "consumer.meter.missed_per_delivered_us");
+    assert!((each - 150.0).abs() < 1.0, "{each}");
+    assert_eq!(used(meter, "cpu.idle_pct"), 0.0);
+}
