@@ -4,11 +4,13 @@
 //! appears later is unknown until the next refresh, and its packets are
 //! admitted as forwarded ones until then. Prefixes made local only by routes
 //! (`ip route add local …`) are not seen and stay admitted.
+//!
+//! Limits: a broadcast address that is not the last one of its network counts as forwarded.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use nix::ifaddrs::getifaddrs;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 
 use plimsoll_kernel::error::os;
@@ -55,7 +57,7 @@ pub(crate) fn local_addresses(
         let of_interface = interface == Some(name);
         let next = places.entry(name.to_owned()).or_default();
         let place = *next;
-        if let Some(broadcast) = entry.broadcast.as_ref().and_then(ip) {
+        if let Some(broadcast) = broadcast_of(&entry) {
             addresses.entry(broadcast).or_insert(LocalAddress {
                 class: Class::Broadcast,
                 of_interface: false,
@@ -74,6 +76,19 @@ pub(crate) fn local_addresses(
         }
     }
     Ok(addresses)
+}
+
+/// The broadcast address of the entry's network. Where none was set, the C library has in its place
+/// what the kernel calls the address of the link: that of a peer, which is another host, or the
+/// entry's own once more.
+fn broadcast_of(entry: &InterfaceAddress) -> Option<IpAddr> {
+    let bits = |address: &Option<SockaddrStorage>| {
+        let address = address.as_ref()?.as_sockaddr_in()?;
+        Some(address.ip().to_bits())
+    };
+    let told = bits(&entry.broadcast)?;
+    let last = bits(&entry.address)? | !bits(&entry.netmask)?;
+    (told == last).then(|| Ipv4Addr::from_bits(told).into())
 }
 
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
@@ -107,13 +122,43 @@ mod tests {
         }
     }
 
+    fn ip(line: &str) {
+        let status = Command::new("ip").args(line.split(' ')).status();
+        assert!(status.expect("iproute2 is installed").success(), "{line}");
+    }
+
+    /// A peer's address was taken for a broadcast address of this host. So what was routed to it,
+    /// a virtual machine's packets for one, did not count as forwarded, and was shed beyond the CPU
+    /// limit although nobody wanted the CPU. Needs root.
+    #[test]
+    fn a_peer_is_another_host() {
+        namespace::in_new(|| {
+            ip("link add d0 type veth peer name d1");
+            ip("address add 10.0.0.1 peer 10.0.0.2/32 dev d0");
+            ip("address add 10.1.0.1 peer 10.1.0.2/24 dev d0");
+            ip("address add 2001:db8::1 peer 2001:db8::2/128 dev d0");
+            ip("address add 192.168.1.1/24 broadcast + dev d1");
+            let addresses = local_addresses(None).unwrap();
+            let seen: Vec<_> = addresses
+                .iter()
+                .map(|(address, local)| (address.to_string(), local.class))
+                .collect();
+            let expected = [
+                ("10.0.0.1", Class::Local),
+                ("10.1.0.1", Class::Local),
+                ("192.168.1.1", Class::Local),
+                ("192.168.1.255", Class::Broadcast),
+                ("2001:db8::1", Class::Local),
+            ];
+            let expected = expected.map(|(address, class)| (address.to_owned(), class));
+            assert_eq!(seen, expected);
+        })
+        .expect("this test makes a network namespace and needs root: run `sudo make test`");
+    }
+
     /// Needs root.
     #[test]
     fn each_interface_counts_its_own_addresses() {
-        let ip = |line: &str| {
-            let status = Command::new("ip").args(line.split(' ')).status();
-            assert!(status.expect("iproute2 is installed").success(), "{line}");
-        };
         namespace::in_new(|| {
             ip("link add d0 type veth peer name d1");
             for number in 1..=3 {
