@@ -47,6 +47,7 @@ pub mod routing;
 pub mod scheduling;
 pub mod threaded;
 pub mod traffic_control;
+pub mod tunnels;
 pub mod watcher;
 pub mod xdp_link;
 

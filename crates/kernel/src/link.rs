@@ -354,41 +354,6 @@ fn header_of(ifindex: u32) -> rt_link::Ifinfomsg {
     }
 }
 
-/// The IP protocols that tunnel devices of the current network namespace take which are up: bit
-/// n of protocol n. ESP and AH are among them where a device (`vti`, `xfrm`) takes them.
-///
-/// # Errors
-///
-/// The kernel does not answer.
-pub fn tunnel_protocols() -> io::Result<u64> {
-    let request = rt_link::Request::new().op_getlink_dump(&rt_link::Ifinfomsg::default());
-    let mut socket = netlink::Socket::new();
-    let mut replies = socket.request(&request)?;
-    let mut protocols = 0;
-    while let Some(reply) = replies.recv() {
-        let (header, attributes) = reply?;
-        let kind = attributes.get_linkinfo().and_then(|link| link.get_kind());
-        if header.ifi_flags & libc::IFF_UP.cast_unsigned() != 0
-            && let Ok(kind) = kind
-        {
-            protocols |= protocols_of(&kind.to_string_lossy());
-        }
-    }
-    Ok(protocols)
-}
-
-/// Those of a kind of device, by its drivers' handlers (net/ipv4, net/ipv6 of Linux).
-fn protocols_of(kind: &str) -> u64 {
-    let protocols: &[u8] = match kind {
-        "ipip" => &[4],
-        "sit" | "ip6tnl" => &[4, 41],
-        "gre" | "gretap" | "erspan" | "ip6gre" | "ip6gretap" | "ip6erspan" => &[47],
-        "vti" | "vti6" | "xfrm" => &[50, 51],
-        _ => &[],
-    };
-    protocols.iter().map(|protocol| 1 << protocol).sum()
-}
-
 /// Sets an interface up, with this MTU in bytes.
 ///
 /// # Errors
@@ -507,22 +472,6 @@ mod tests {
             assert!(is_sending(index("v0").unwrap()).unwrap());
             let error = wait_until_sending("v2").unwrap_err().to_string();
             assert!(error.contains("no interface `v2`"), "{error}");
-        })
-        .expect("this test makes a network namespace and needs root: run `sudo make test`");
-    }
-
-    /// Needs root. (The kernel of the tests has no tunnel device that takes a protocol.)
-    #[test]
-    fn tunnels_name_their_protocols_and_other_devices_none() {
-        assert_eq!(protocols_of("gretap"), 1 << 47);
-        assert_eq!(protocols_of("ip6tnl"), 1 << 4 | 1 << 41);
-        assert_eq!(protocols_of("vxlan"), 0);
-        namespace::in_new(|| {
-            for words in ["link add v0 type veth peer name v1", "link set v0 up"] {
-                let status = Command::new("ip").args(words.split(' ')).status();
-                assert!(status.expect("iproute2 is installed").success(), "{words}");
-            }
-            assert_eq!(tunnel_protocols().unwrap(), 0);
         })
         .expect("this test makes a network namespace and needs root: run `sudo make test`");
     }

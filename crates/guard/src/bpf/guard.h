@@ -389,7 +389,8 @@ struct settings {
 	__u8 cap_closed_ports; /* nobody reads packets beside the stack */
 	__u32 namespace_inode; /* of the network namespace guarded */
 	__u64 secret; /* keys hashes of addresses */
-	__u64 tunnels; /* a bit for each IP protocol that a tunnel of this host takes */
+	/* A bit for each IP protocol that a tunnel of this host takes; 0: frames without an IP header. */
+	__u64 tunnels;
 	__u64 fair_keys[FAIR_KEYS];
 	/* Sets of this CPU's tables of sources, less one. */
 	__u32 fair_network_mask;

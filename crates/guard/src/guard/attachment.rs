@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use plimsoll_kernel::lasting_link::LastingLink;
 use plimsoll_kernel::link;
+use plimsoll_kernel::tunnels;
 use plimsoll_kernel::xdp_link::XdpLink;
 
 use super::Guard;
@@ -112,7 +113,7 @@ impl Guard<'_> {
         let ifindex = link::index(interface)?;
         self.regulator = Some(Regulator::start(interface)?);
         self.cookies = Some(Cookies::watch(ifindex, &self.program)?);
-        self.tunnels = Some(Looks::begin(link::tunnel_protocols));
+        self.tunnels = Some(Looks::begin(tunnels::protocols));
         self.hidden = Some(Hidden::begin(ifindex));
         self.interface = Some(interface.to_owned());
         let config = self.config;

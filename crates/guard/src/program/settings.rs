@@ -63,7 +63,8 @@ impl Program<'_> {
         self.settings().redirects_answers = is_veth.into();
     }
 
-    /// Tells the program which IP protocols tunnels of this host take, a bit for each.
+    /// Tells the program which IP protocols tunnels of this host take, a bit for each; 0 are frames
+    /// without an IP header.
     pub(crate) fn set_tunnels(&mut self, protocols: u64) {
         self.settings().tunnels = protocols;
     }

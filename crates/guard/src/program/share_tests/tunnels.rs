@@ -85,3 +85,24 @@ fn packets_for_tunnels_that_end_in_the_kernel_are_counted() {
         );
     });
 }
+
+/// Frames of `PPPoE`, MPLS and `MACsec` were shed on a router's CPU that nobody else wanted.
+#[test]
+fn frames_out_of_which_others_take_packets_are_counted_like_tunnels() {
+    const PPPOE: u16 = 0x8864;
+    const ARP: u16 = 0x0806;
+    with_guard(|guard| {
+        let mut frame = [[2; 12].as_slice(), &[0; 50]].concat();
+        let mut counted = |guard: &mut Guard<'_>, ethertype: u16| {
+            frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+            let before = of_tunnels(guard);
+            guard.test_run(&frame, 1).unwrap();
+            of_tunnels(guard) - before
+        };
+        guard.program.set_tunnels(0);
+        assert_eq!(counted(guard, PPPOE), 0, "nobody takes them");
+        guard.program.set_tunnels(1);
+        assert_eq!(counted(guard, PPPOE), 1);
+        assert_eq!(counted(guard, ARP), 0, "neighbours");
+    });
+}
