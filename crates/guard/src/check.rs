@@ -112,7 +112,8 @@ pub fn check(interface: &str) -> Result<Check, Error> {
         threads(device.as_ref().ok(), &name, &napi),
         adapter::interrupts(ifindex).map_err(os("ask how interrupts are coalesced"))?,
         ring(ifindex)?,
-        adapter::offloads(interface, ifindex).map_err(os("ask for the adapter's offloads"))?,
+        adapter::offloads(interface, ifindex, &name)
+            .map_err(os("ask for the adapter's offloads"))?,
         // Only root is told.
         filters::filters(
             Path::new("/proc"),

@@ -27,12 +27,17 @@ const RESETTING: [&str; 9] = [
 /// they refuse while more than half are in use. Likewise, none was tried.
 const HALVING: [&str; 2] = ["ena", "gve"];
 
+/// Of virtio_net: the machine's host sends it large packets of TCP. It asks for none while it has a
+/// program, whatever this says then (from the driver's source; not measured).
+const GRO_IN_HARDWARE: &str = "rx-gro-hw";
+
 /// What the driver does when the program is attached.
 pub(super) fn attachment(interface: &str, ifindex: u32, driver: &str) -> io::Result<Finding> {
     if HALVING.contains(&driver) {
         return Ok(halving(interface, driver, receive_channels(ifindex)?));
     }
-    Ok(attachment_of(driver))
+    let active = active_features(ifindex)?.unwrap_or_default();
+    Ok(attachment_of(driver, active.contains(GRO_IN_HARDWARE)))
 }
 
 /// With so many channels in use, of so many.
@@ -63,7 +68,8 @@ fn halving(interface: &str, driver: &str, channels: Option<(u32, u32)>) -> Findi
     finding("attachment", verdict, found, guard)
 }
 
-fn attachment_of(driver: &str) -> Finding {
+/// Of a driver with GRO in hardware, or without.
+fn attachment_of(driver: &str, gets_large: bool) -> Finding {
     let (verdict, found, guard) = if RESETTING.contains(&driver) {
         (
             Verdict::Limited,
@@ -79,6 +85,12 @@ fn attachment_of(driver: &str) -> Finding {
                 .to_owned(),
             "attaches only while the host loses packets, since any XDP program here makes bulk transfers take more CPU; with --standby=false from the start",
         )
+    } else if driver == "virtio_net" && gets_large {
+        (
+            Verdict::Limited,
+            "while a virtio_net has an XDP program, the machine's host sends it no large packets of TCP".to_owned(),
+            "attaches, and bulk transfers to this host take more CPU then; with --standby only while this host loses packets",
+        )
     } else {
         (
             Verdict::Ok,
@@ -90,32 +102,39 @@ fn attachment_of(driver: &str) -> Finding {
 }
 
 /// What the adapter does to packets before XDP sees them.
-pub(super) fn offloads(interface: &str, ifindex: u32) -> io::Result<Finding> {
+pub(super) fn offloads(interface: &str, ifindex: u32, driver: &str) -> io::Result<Finding> {
     let Some(active) = active_features(ifindex)? else {
         let found = "the kernel does not tell the adapter's offloads";
         return Ok(finding("offloads", Verdict::Ok, found, "tries"));
     };
-    Ok(offloads_of(interface, &active))
+    Ok(offloads_of(interface, driver, &active))
 }
 
 /// With these features active.
-fn offloads_of(interface: &str, active: &BTreeSet<String>) -> Finding {
+fn offloads_of(interface: &str, driver: &str, active: &BTreeSet<String>) -> Finding {
     let is_on = |name: &str| active.contains(name);
     let (mut found, mut guard) = (Vec::new(), Vec::new());
     for (feature, name, option) in [
         ("rx-lro", "large receive offload (LRO)", "lro"),
         (
-            "rx-gro-hw",
+            GRO_IN_HARDWARE,
             "receive offload in hardware (GRO-HW)",
             "rx-gro-hw",
         ),
     ] {
-        if is_on(feature) {
-            found.push(format!("{name} is on"));
-            guard.push(format!(
-                "sees several packets as one, where the driver takes XDP beside it at all: `ethtool -K {interface} {option} off`"
-            ));
+        // This driver ends it by itself while there is a program.
+        if !is_on(feature) || (driver, feature) == ("virtio_net", GRO_IN_HARDWARE) {
+            continue;
         }
+        found.push(format!("{name} is on"));
+        guard.push(match (driver, option) {
+            ("vmxnet3", "lro") => format!(
+                "has the driver switch it off, which does not switch it on again: `ethtool -K {interface} lro off`, and then `ethtool -K {interface} lro on`, does after the guard's end"
+            ),
+            _ => format!(
+                "sees several packets as one, where the driver takes XDP beside it at all: `ethtool -K {interface} {option} off`"
+            ),
+        });
     }
     if is_on("rx-vlan-hw-parse") {
         found.push("VLAN tags are taken out of packets before XDP".to_owned());
@@ -161,7 +180,7 @@ mod tests {
     #[test]
     fn each_driver_is_told_by_its_habit() {
         for driver in RESETTING {
-            let told = attachment_of(driver);
+            let told = attachment_of(driver, true);
             assert_eq!(told.verdict, Verdict::Limited);
             assert!(told.found.contains("sets up its rings anew"), "{told:?}");
             assert!(told.guard.contains("--standby it loses"), "{told:?}");
@@ -176,9 +195,12 @@ mod tests {
             assert_eq!(halving("eth0", driver, Some((4, 8))).verdict, Verdict::Ok);
             assert_eq!(halving("eth0", driver, None).verdict, Verdict::Limited);
         }
-        let told = attachment_of("virtio_net");
+        let told = attachment_of("virtio_net", false);
         assert_eq!(told.verdict, Verdict::Ok);
-        let told = attachment_of("veth");
+        let told = attachment_of("virtio_net", true);
+        assert_eq!(told.verdict, Verdict::Limited);
+        assert!(told.guard.contains("with --standby only"), "{told:?}");
+        let told = attachment_of("veth", false);
         assert_eq!(told.verdict, Verdict::Limited);
         assert!(told.guard.contains("bulk transfers"), "{told:?}");
         assert!(
@@ -194,11 +216,22 @@ mod tests {
             ("rx-gro-hw", "ethtool -K eth0 rx-gro-hw off"),
             ("rx-vlan-hw-parse", "by their addresses alone"),
         ] {
-            let told = offloads_of("eth0", &BTreeSet::from([feature.to_owned()]));
+            let told = offloads_of("eth0", "ixgbe", &BTreeSet::from([feature.to_owned()]));
             assert_eq!(told.verdict, Verdict::Limited);
             assert!(told.guard.contains(remedy), "{told:?}");
         }
+        let lro = BTreeSet::from(["rx-lro".to_owned()]);
+        let told = offloads_of("eth0", "vmxnet3", &lro);
+        assert!(
+            told.guard.contains("does not switch it on again"),
+            "{told:?}"
+        );
+        // It was said that packets come as one, and to switch off for good what the driver ends
+        // by itself.
+        let large = BTreeSet::from([GRO_IN_HARDWARE.to_owned()]);
+        let told = offloads_of("eth0", "virtio_net", &large);
+        assert_eq!(told.verdict, Verdict::Ok);
         let harmless = BTreeSet::from(["rx-checksum".to_owned()]);
-        assert_eq!(offloads_of("eth0", &harmless).verdict, Verdict::Ok);
+        assert_eq!(offloads_of("eth0", "igb", &harmless).verdict, Verdict::Ok);
     }
 }
