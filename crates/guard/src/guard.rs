@@ -95,6 +95,8 @@ pub struct Guard<'obj> {
     cookies: Option<Cookies>,
     /// IP protocols that tunnels of this host take, a bit for each.
     tunnels: Option<Looks<u64>>,
+    /// Whether threads of the kernel poll the interface all the time.
+    busy_polling: Option<Looks<bool>>,
     /// Only with an interface: ports at which the program may find the wrong socket.
     hidden: Option<Hidden>,
     /// Of which protocols all ports may be such.
@@ -145,6 +147,7 @@ impl<'obj> Guard<'obj> {
             regulator: None,
             cookies: None,
             tunnels: None,
+            busy_polling: None,
             hidden: None,
             unguarded: BTreeSet::new(),
             interface: None,
@@ -282,12 +285,30 @@ impl<'obj> Guard<'obj> {
                 .set_tunnels(tunnels.on_interval(Instant::now()));
         }
         let hidden = self.refresh_hidden();
+        let shedding = self.refresh_polling();
         self.program.set_tracking(host::tracks_connections());
         self.program.set_steered(stack::has_steered());
         self.spare_packet_readers();
         let addresses = local_addresses(self.interface.as_deref());
         let addresses = addresses.and_then(|known| self.program.set_local_addresses(&known));
-        cookies.and(hidden).and(addresses)
+        cookies.and(hidden).and(shedding).and(addresses)
+    }
+
+    fn refresh_polling(&mut self) -> Result<(), Error> {
+        let looks = self.busy_polling.as_mut();
+        let is_polled_busily = looks.is_some_and(|looks| looks.on_interval(Instant::now()));
+        let regulator = self.regulator.as_mut();
+        if regulator.is_some_and(|regulator| regulator.set_polled_busily(is_polled_busily)) {
+            self.begin_shedding_anew()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a thread of the kernel polls the interface all the time, as the last
+    /// [`Self::refresh`] found: no CPU time is metered then.
+    pub(crate) fn is_polled_busily(&self) -> bool {
+        let regulator = self.regulator.as_ref();
+        regulator.is_some_and(Regulator::is_polled_busily)
     }
 
     fn refresh_hidden(&mut self) -> Result<(), Error> {

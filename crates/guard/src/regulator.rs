@@ -49,6 +49,9 @@ pub(crate) struct Regulator {
     delay_target: Option<Duration>,
     queues: HashMap<u32, Queue>,
     queues_read: Instant,
+    /// A thread of the kernel polls the interface all the time: what it takes of a CPU says nothing of
+    /// what comes.
+    is_polled_busily: bool,
 }
 
 /// The reading before.
@@ -78,6 +81,7 @@ impl Regulator {
             delay_target: None,
             queues: HashMap::new(),
             queues_read: Instant::now(),
+            is_polled_busily: false,
         })
     }
 
@@ -104,6 +108,20 @@ impl Regulator {
 
     pub(crate) const fn is_shedding(&self) -> bool {
         self.shedding.is_active()
+    }
+
+    /// Takes whether the interface is polled all the time. Whether it was otherwise before.
+    pub(crate) const fn set_polled_busily(&mut self, is_polled_busily: bool) -> bool {
+        std::mem::replace(&mut self.is_polled_busily, is_polled_busily) != is_polled_busily
+    }
+
+    pub(crate) const fn is_polled_busily(&self) -> bool {
+        self.is_polled_busily
+    }
+
+    /// Whether the CPU time that is metered tells what receiving takes.
+    fn is_metered(&self) -> bool {
+        self.metering.attention().is_metered() && !self.is_polled_busily
     }
 
     /// All time that receiving has cost on all CPUs, and what packets cost.
@@ -175,7 +193,7 @@ impl Regulator {
         };
         let seen = Regulated {
             readings: later.readings.clone(),
-            is_metered: self.meter.is_attached() && self.metering.attention().is_metered(),
+            is_metered: self.meter.is_attached() && self.is_metered(),
             ..Regulated::nothing()
         };
         let is_due = |before: &Before| later.at - before.at >= INTERVAL_MIN;
@@ -224,7 +242,7 @@ impl Regulator {
             .iter()
             .map(|totals| totals.kinds[Kind::ClosedPort as usize].offered())
             .sum();
-        let is_metered = self.metering.attention().is_metered();
+        let is_metered = self.is_metered();
         if is_due {
             let later = Before {
                 at: now,
@@ -266,7 +284,7 @@ impl Regulator {
         };
         let weight: u128 = loads.iter().map(weight).sum();
         let weight = Duration::from_nanos(u64::try_from(weight).unwrap_or(u64::MAX));
-        if self.metering.attention().is_metered() {
+        if self.is_metered() {
             let network = loads.iter().map(|load| load.network).sum();
             self.spent.on_metered(network, weight);
         } else {
@@ -416,6 +434,7 @@ fn limits(most: Fraction) -> Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::test_host::with_guard;
 
     const INTERVAL: Duration = Duration::from_millis(20);
 
@@ -427,6 +446,25 @@ mod tests {
         assert_eq!(regulator.wanted(), [0]);
         regulator.watch(false).unwrap();
         assert!(regulator.wanted().is_empty());
+    }
+
+    /// Such a thread fills its CPU. So input was shed that the host had time for, and its governor saw
+    /// overload for ever.
+    #[test]
+    fn cpu_time_tells_nothing_where_a_thread_polls_all_the_time() {
+        with_guard(|guard| {
+            let mut regulator = Regulator::start("lo").expect("tracepoints need root");
+            regulator.begin_metering().unwrap();
+            let mut is_metered = |is_polled_busily| {
+                regulator.set_polled_busily(is_polled_busily);
+                let judged = regulator.on_interval(&mut guard.program).unwrap();
+                assert_eq!(regulator.stand_by().is_metered, judged.is_metered);
+                judged.is_metered
+            };
+            assert!(is_metered(false));
+            assert!(!is_metered(true));
+            assert!(is_metered(false));
+        });
     }
 
     /// Shedding goes by it: a transfer that filled a CPU was shed before, and collapsed.

@@ -238,7 +238,7 @@ fn wait_for_threads(
     }
     let source = io::Error::new(
         io::ErrorKind::NotFound,
-        "none is reported: the interface must be up, and Linux 6.8 or newer",
+        "none is reported that sleeps where nothing comes: the interface must be up, and Linux 6.8 or newer",
     );
     Err(os("find the interface's polling threads")(source).into())
 }

@@ -1,8 +1,10 @@
 //! When a guard's program is attached: from the start on, or only now and then, while it stands
 //! by between.
 
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use plimsoll_kernel::knobs::{Napi, Netdev};
 use plimsoll_kernel::lasting_link::LastingLink;
 use plimsoll_kernel::link;
 use plimsoll_kernel::tunnels;
@@ -88,6 +90,11 @@ impl Attachment {
     }
 }
 
+fn is_polled_busily(ifindex: u32) -> io::Result<bool> {
+    let instances = Netdev::new().instances(ifindex)?;
+    Ok(instances.iter().any(Napi::is_polled_busily))
+}
+
 impl Guard<'_> {
     /// As [`Guard::prepare`], of a program that may be attached much later. So it refuses what would
     /// be refused then, as far as that is known.
@@ -114,6 +121,7 @@ impl Guard<'_> {
         self.regulator = Some(Regulator::start(interface)?);
         self.cookies = Some(Cookies::watch(ifindex, &self.program)?);
         self.tunnels = Some(Looks::begin(tunnels::protocols));
+        self.busy_polling = Some(Looks::begin(move || is_polled_busily(ifindex)));
         self.hidden = Some(Hidden::begin(ifindex));
         self.interface = Some(interface.to_owned());
         let config = self.config;

@@ -270,7 +270,14 @@ impl Work for Guarded<'_> {
 
     fn refresh(&mut self) -> Result<(), Error> {
         self.governor.look_at_ring();
-        self.guard.refresh()
+        let was_polled_busily = self.guard.is_polled_busily();
+        let refreshed = self.guard.refresh();
+        if self.guard.is_polled_busily() != was_polled_busily && self.settings.threaded.is_none() {
+            // What CPU time told of overload, it does not tell of its end.
+            self.governor.begin_again()?;
+            self.must_restore = true;
+        }
+        refreshed
     }
 
     fn see_presence(&mut self) -> Result<Option<Absence>, Error> {

@@ -45,7 +45,17 @@ impl Napi {
     pub fn is_suspended_by_application(&self) -> bool {
         self.irq_suspend_timeout.is_some_and(|timeout| timeout > 0)
     }
+
+    /// Whether a thread of the kernel polls it all the time (Linux 6.19): no holdoff matters then, and
+    /// at another priority the thread would take the CPU from everybody else.
+    #[must_use]
+    pub fn is_polled_busily(&self) -> bool {
+        self.threaded == Some(BUSY_THREAD)
+    }
 }
+
+/// `NETDEV_NAPI_THREADED_BUSY_POLL` of `linux/netdev.h`.
+const BUSY_THREAD: u32 = 2;
 
 /// A setting of one instance to change; `None` leaves it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,13 +2,15 @@
 
 use std::io;
 
+use super::napi::Napi;
 use super::record::Setting;
 use super::{Knobs, PollingThread, TurnError};
 use crate::error::{CallError, os};
 use crate::scheduling::{Priority, Scheduling};
 
 impl Knobs {
-    /// The threads that poll the interface now. A driver may start them a
+    /// The threads that poll the interface now, but for those that do so all the time, with work or
+    /// without. A driver may start them a
     /// moment after the switch, and anew when XDP is attached or the interface
     /// goes up.
     ///
@@ -16,14 +18,8 @@ impl Knobs {
     ///
     /// The kernel does not answer.
     pub fn polling_threads(&mut self) -> Result<Vec<PollingThread>, CallError> {
-        let threads = self.instances()?.into_iter().filter_map(|napi| {
-            Some(PollingThread {
-                queue: napi.queue,
-                napi: napi.id,
-                tid: napi.thread?,
-            })
-        });
-        Ok(threads.collect())
+        let threads = self.instances()?;
+        Ok(threads.iter().filter_map(thread_of).collect())
     }
 
     /// Sets how a polling thread competes with processes.
@@ -72,5 +68,40 @@ impl Knobs {
         };
         self.follow()?;
         Ok(thread.napi)
+    }
+}
+
+/// The thread that polls an instance, and sleeps where nothing comes.
+fn thread_of(napi: &Napi) -> Option<PollingThread> {
+    Some(PollingThread {
+        queue: napi.queue,
+        napi: napi.id,
+        tid: napi.thread.filter(|_| !napi.is_polled_busily())?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It would have been made real-time, and is never idle.
+    #[test]
+    fn a_thread_that_polls_all_the_time_is_nobody_s_to_set() {
+        let polled = |threaded| {
+            thread_of(&Napi {
+                id: 8193,
+                queue: Some(0),
+                irq: None,
+                thread: Some(7),
+                defer_hard_irqs: Some(0),
+                gro_flush_timeout: Some(0),
+                irq_suspend_timeout: Some(0),
+                threaded,
+            })
+        };
+        for threaded in [None, Some(1)] {
+            assert_eq!(polled(threaded).map(|thread| thread.tid), Some(7));
+        }
+        assert_eq!(polled(Some(2)), None);
     }
 }

@@ -104,13 +104,13 @@ impl TurnError {
     }
 }
 
-/// Leaves out instances that receive nothing, as far as the driver tells, and those whose
-/// interrupts an application suspends.
+/// Leaves out instances that receive nothing, as far as the driver tells, those whose
+/// interrupts an application suspends, and those that a thread polls all the time.
 fn leave_what_is_not_ours(instances: &mut Vec<Napi>) {
     let is_told = instances.iter().any(|napi| napi.queue.is_some());
     instances.retain(|napi| {
         let receives = napi.queue.is_some() || !is_told;
-        receives && !napi.is_suspended_by_application()
+        receives && !napi.is_suspended_by_application() && !napi.is_polled_busily()
     });
 }
 
@@ -419,16 +419,24 @@ fn invalid(action: &'static str) -> CallError {
 mod tests {
     use super::*;
 
-    fn left(instances: &[(u32, Option<u32>, Option<u32>)]) -> Vec<u32> {
-        let napi = |(id, queue, irq_suspend_timeout): &(u32, Option<u32>, Option<u32>)| Napi {
-            id: *id,
-            queue: *queue,
+    fn instance(id: u32) -> Napi {
+        Napi {
+            id,
+            queue: None,
             irq: None,
             thread: None,
             defer_hard_irqs: Some(0),
             gro_flush_timeout: Some(0),
-            irq_suspend_timeout: *irq_suspend_timeout,
+            irq_suspend_timeout: None,
             threaded: None,
+        }
+    }
+
+    fn left(instances: &[(u32, Option<u32>, Option<u32>)]) -> Vec<u32> {
+        let napi = |(id, queue, irq_suspend_timeout): &(u32, Option<u32>, Option<u32>)| Napi {
+            queue: *queue,
+            irq_suspend_timeout: *irq_suspend_timeout,
+            ..instance(*id)
         };
         let mut instances = instances.iter().map(napi).collect();
         leave_what_is_not_ours(&mut instances);
@@ -446,5 +454,19 @@ mod tests {
         assert_eq!(left(&told), [1, 4]);
         let untold = [(1, None, None), (2, None, Some(1)), (3, None, Some(0))];
         assert_eq!(left(&untold), [1, 3], "a driver that tells no queue");
+    }
+
+    /// They were switched to threads that sleep.
+    #[test]
+    fn what_a_thread_polls_all_the_time_is_left_alone() {
+        let threaded = [(1, Some(0)), (2, Some(1)), (3, Some(2)), (4, None)];
+        let napi = |(id, threaded)| Napi {
+            threaded,
+            ..instance(id)
+        };
+        let mut instances: Vec<_> = threaded.map(napi).into();
+        leave_what_is_not_ours(&mut instances);
+        let left: Vec<_> = instances.into_iter().map(|napi| napi.id).collect();
+        assert_eq!(left, [1, 2, 4]);
     }
 }
