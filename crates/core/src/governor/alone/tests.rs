@@ -99,6 +99,23 @@ impl Host {
         }
     }
 
+    /// Nothing comes.
+    fn rest(&mut self, span: Duration) {
+        let end = self.now + span;
+        while self.now < end {
+            let span = self.governor.interval();
+            self.now += span;
+            let cpu = CpuObservation {
+                elapsed: span,
+                idle: span,
+                ..CpuObservation::default()
+            };
+            self.governor.on_company(Company::default());
+            let nothing = Losses::default();
+            self.governor.on_interval(&[cpu], nothing, self.now);
+        }
+    }
+
     /// One packet of somebody else comes in the next interval, and is polled by chance.
     fn bystander(&mut self, random: &mut fastrand::Rng) -> bool {
         let part = if self.governor.setting().is_lazy {
@@ -172,6 +189,27 @@ fn company_ends_it_at_once_and_quiet_is_needed_again() {
     assert!(host.governor.setting().holdoff < MS / 10, "all is polled");
     host.run(MS * 400);
     assert!(!host.governor.setting().is_lazy);
+}
+
+/// Minutes of calm would count as time in which company was away. After the next visit nobody would
+/// be lazy for as long.
+#[test]
+fn a_calm_is_no_time_in_which_company_was_away() {
+    let mut host = Host::new(2_000_000.0);
+    host.run(SECOND * 2);
+    assert!(host.governor.setting().is_lazy);
+    host.rest(SECOND * 100);
+    assert_eq!(host.governor.setting().mode, Mode::Interrupts);
+    host.run(MS * 400);
+    let setting = host.governor.setting();
+    assert!(
+        setting.mode == Mode::Overload && !setting.is_lazy,
+        "not yet"
+    );
+    host.others = 1;
+    host.step();
+    host.run(SECOND * 2);
+    assert!(host.governor.setting().is_lazy);
 }
 
 /// It was to overflow.
