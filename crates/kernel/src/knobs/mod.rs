@@ -27,6 +27,8 @@
 
 mod closed;
 mod device;
+#[cfg(test)]
+mod fake_driver;
 mod grouping;
 mod guarding;
 mod heartbeat;

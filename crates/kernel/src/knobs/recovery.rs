@@ -331,6 +331,31 @@ mod tests {
         }
     }
 
+    /// Its settings went with it. The one of that name now was never turned.
+    #[test]
+    fn of_a_former_interface_nothing_is_restored() {
+        let inside = || {
+            let directory = tempfile::tempdir().unwrap();
+            let identity = Identity {
+                ifindex: 4711,
+                ..Identity::of("lo").unwrap()
+            };
+            let owner = Process::parse("1 1").unwrap();
+            let mut record = Record::new("lo", identity.clone(), owner);
+            record.add(Setting::Device {
+                attribute: Attribute::Threaded,
+                value: 0,
+            });
+            let file = RecordFile::new(directory.path(), "lo", &identity);
+            file.write(&record).unwrap();
+            let (restored, done) = restore_in(directory.path(), None);
+            done.unwrap();
+            assert_eq!(restored, [""; 0]);
+            assert_eq!(file.read().unwrap(), None);
+        };
+        namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
+    }
+
     /// It may have moved its interface to another namespace, and has to put it back.
     #[test]
     fn the_record_of_a_living_owner_stays_without_its_interface() {

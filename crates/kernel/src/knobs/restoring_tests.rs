@@ -10,125 +10,12 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::napi::Change;
+use super::fake_driver::{Driver, ip, open, with_interface};
 use super::*;
+use crate::link;
 use crate::namespace::Named;
 use crate::scheduling::{Priority, Scheduling};
 use crate::threaded::poll_in_threads;
-use crate::{link, namespace};
-
-/// An interface's instances, in the driver's order.
-#[derive(Clone, Debug)]
-struct Driver {
-    instances: Vec<Napi>,
-    next_id: u32,
-    /// Instances are numbered anew before so many settings from now.
-    renews_after: Option<u32>,
-    /// Settings that were refused, from when the driver refuses all.
-    refused: Option<u32>,
-    /// For so many looks no instance is there, since the driver sets up its rings anew.
-    away: u32,
-    /// The kernel does not tell of instances.
-    is_silent: bool,
-    /// How each thread ran when it was switched off.
-    switched_off: Vec<Scheduling>,
-}
-
-impl Driver {
-    /// With these holdoffs, the host's own.
-    fn new(own: &[(u32, u32)], tells_queues: bool, tells_irqs: bool) -> Self {
-        let instance = |(index, (defer, timeout)): (u32, &(u32, u32))| Napi {
-            id: 0,
-            queue: tells_queues.then_some(index),
-            irq: tells_irqs.then_some(40 + index),
-            thread: None,
-            defer_hard_irqs: Some(*defer),
-            gro_flush_timeout: Some(*timeout),
-            irq_suspend_timeout: None,
-            threaded: None,
-        };
-        let mut driver = Self {
-            instances: (0..).zip(own).map(instance).collect(),
-            next_id: 8193,
-            renews_after: None,
-            refused: None,
-            away: 0,
-            is_silent: false,
-            switched_off: Vec::new(),
-        };
-        driver.renew(u32::MAX);
-        driver
-    }
-
-    /// Disables and enables those of a set, by its bits.
-    fn renew(&mut self, set: u32) {
-        for (index, napi) in self.instances.iter_mut().enumerate() {
-            if set & (1 << index) != 0 {
-                napi.id = self.next_id;
-                self.next_id += 1;
-            }
-        }
-    }
-
-    fn holdoffs(&self) -> Vec<(u32, u32)> {
-        let holdoff = |napi: &Napi| {
-            let defer = napi.defer_hard_irqs.unwrap();
-            (defer, napi.gro_flush_timeout.unwrap())
-        };
-        self.instances.iter().map(holdoff).collect()
-    }
-}
-
-#[derive(Debug)]
-struct Fake(Arc<Mutex<Driver>>);
-
-impl Family for Fake {
-    fn instances(&mut self, _ifindex: u32) -> io::Result<Vec<Napi>> {
-        let mut driver = self.0.lock().unwrap();
-        if driver.is_silent {
-            return Err(io::Error::from_raw_os_error(libc::EMFILE));
-        }
-        if driver.away == 0 {
-            return Ok(driver.instances.clone());
-        }
-        driver.away -= 1;
-        driver.renew(u32::MAX);
-        Ok(Vec::new())
-    }
-
-    fn set(&mut self, id: u32, change: Change) -> io::Result<Option<()>> {
-        let mut driver = self.0.lock().unwrap();
-        if let Some(refused) = &mut driver.refused {
-            *refused += 1;
-            return Err(io::Error::from_raw_os_error(libc::EPERM));
-        }
-        match driver.renews_after.as_mut() {
-            Some(0) => {
-                driver.renews_after = None;
-                driver.renew(u32::MAX);
-            }
-            Some(settings) => *settings -= 1,
-            None => {}
-        }
-        let is_there = driver.away == 0;
-        let of_id = driver.instances.iter_mut().find(|napi| napi.id == id);
-        let Some(napi) = of_id.filter(|_| is_there) else {
-            return Ok(None);
-        };
-        napi.defer_hard_irqs = change.defer_hard_irqs.or(napi.defer_hard_irqs);
-        napi.gro_flush_timeout = change.gro_flush_timeout.or(napi.gro_flush_timeout);
-        napi.threaded = change.threaded.or(napi.threaded);
-        let thread = napi.thread.filter(|_| change.threaded == Some(0));
-        let ran = thread.and_then(|thread| Scheduling::of(thread).ok());
-        driver.switched_off.extend(ran);
-        Ok(Some(()))
-    }
-}
-
-fn ip(words: &str) {
-    let ip = Command::new("ip").args(words.split(' ')).status();
-    assert!(ip.expect("iproute2 is installed").success(), "{words}");
-}
 
 /// Adds `v0`, which has an instance without XDP.
 fn add_polled() {
@@ -140,29 +27,12 @@ fn add_polled() {
     ip("link set v0 up");
 }
 
-/// Runs `test` in a namespace whose loopback stands for the interface.
-fn with_interface(test: impl FnOnce() + Send) {
-    let inside = || {
-        ip("link set lo up");
-        test();
-    };
-    namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
-}
-
 /// Adds `v0` as [`add_polled`] does; its operator has it polled by threads.
 fn add_polled_by_threads() -> Device {
     add_polled();
     let device = Device::open("v0", link::index("v0").unwrap()).unwrap();
     device.set_attribute(Attribute::Threaded, 1).unwrap();
     device
-}
-
-fn open(directory: &Path, driver: &Arc<Mutex<Driver>>) -> Knobs {
-    let identity = Identity::of("lo").unwrap();
-    let device = Device::open("lo", identity.ifindex).unwrap();
-    let owner = Process::current().unwrap();
-    let netdev = Box::new(Fake(Arc::clone(driver)));
-    Knobs::take(directory, "lo", identity, device, netdev, owner).unwrap()
 }
 
 const OWN: [(u32, u32); 2] = [(2, 20_000), (3, 30_000)];
@@ -277,6 +147,26 @@ fn what_only_a_guard_sets_is_never_the_hosts_own() {
         knobs.set_holdoff(Queues::All, DEFER_MARK, holdoff).unwrap();
         drop(knobs);
         assert_eq!(driver.lock().unwrap().holdoffs(), [(0, 0); 2]);
+    });
+}
+
+/// An adapter that keeps settings for queues that are taken away (`ethtool -L`): they are forgotten
+/// with their instance, and there again with it.
+#[test]
+fn an_instance_that_comes_back_turned_is_put_back() {
+    with_interface(|| {
+        let directory = tempfile::tempdir().unwrap();
+        let driver = Driver::new(&[(0, 0); 2], true, false);
+        let driver = Arc::new(Mutex::new(driver));
+        let mut knobs = open(directory.path(), &driver);
+        knobs.set_holdoff(Queues::All, DEFER_MARK, TURNED).unwrap();
+        let taken = driver.lock().unwrap().instances.pop().unwrap();
+        knobs.restore().unwrap();
+        assert!(knobs.is_untouched());
+        driver.lock().unwrap().instances.push(taken);
+        knobs.restore().unwrap();
+        let holdoffs = driver.lock().unwrap().holdoffs();
+        assert_eq!(holdoffs, [(0, 0); 2]);
     });
 }
 

@@ -6,6 +6,7 @@ use std::process::Command;
 use super::*;
 use crate::namespace;
 use crate::pass_all::PassAll;
+use crate::scheduling::{Priority, Scheduling};
 
 /// Runs `test` in a network namespace with a veth end `v0`.
 fn with_veth(test: impl FnOnce(&Path) + Send) {
@@ -82,6 +83,27 @@ fn the_switch_is_turned_and_back() {
             knobs.device.attribute(Attribute::Threaded).unwrap(),
             Some(0)
         );
+    });
+}
+
+/// Nobody could put them back.
+#[test]
+fn without_a_place_for_the_record_neither_a_thread_nor_the_device_is_turned() {
+    with_veth(|directory| {
+        let records = directory.join("records");
+        let _pass_all = PassAll::attach("v0").unwrap();
+        let mut knobs = Knobs::open_in(&records, "v0").unwrap();
+        knobs.set_threaded(Queues::All, true).unwrap();
+        let thread = knobs.polling_threads().unwrap()[0].tid;
+        let before = Scheduling::of(thread).unwrap();
+        fs::remove_dir_all(&records).unwrap();
+        let refused = knobs.set_thread_priority(thread, Priority::Nice(7));
+        assert!(matches!(refused, Err(TurnError::Record(_))), "{refused:?}");
+        assert_eq!(Scheduling::of(thread).unwrap(), before);
+        let attribute = Attribute::NapiDeferHardIrqs;
+        let refused = knobs.turn_device(&[(attribute, 7)]);
+        assert!(matches!(refused, Err(TurnError::Record(_))), "{refused:?}");
+        assert_eq!(knobs.device.attribute(attribute).unwrap(), Some(0));
     });
 }
 

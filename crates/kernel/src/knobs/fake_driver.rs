@@ -1,0 +1,140 @@
+//! A driver for tests that numbers its instances anew, refuses, or hides them whenever it likes. It
+//! stands for loopback's.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use super::napi::Change;
+use super::*;
+use crate::namespace;
+use crate::scheduling::Scheduling;
+
+/// An interface's instances, in the driver's order.
+#[derive(Clone, Debug)]
+pub(super) struct Driver {
+    pub(super) instances: Vec<Napi>,
+    pub(super) next_id: u32,
+    /// Instances are numbered anew before so many settings from now.
+    pub(super) renews_after: Option<u32>,
+    /// Settings that were refused, from when the driver refuses all.
+    pub(super) refused: Option<u32>,
+    /// For so many looks no instance is there, since the driver sets up its rings anew.
+    pub(super) away: u32,
+    /// The kernel does not tell of instances.
+    pub(super) is_silent: bool,
+    /// How each thread ran when it was switched off.
+    pub(super) switched_off: Vec<Scheduling>,
+}
+
+impl Driver {
+    /// With these holdoffs, the host's own.
+    pub(super) fn new(own: &[(u32, u32)], tells_queues: bool, tells_irqs: bool) -> Self {
+        let instance = |(index, (defer, timeout)): (u32, &(u32, u32))| Napi {
+            id: 0,
+            queue: tells_queues.then_some(index),
+            irq: tells_irqs.then_some(40 + index),
+            thread: None,
+            defer_hard_irqs: Some(*defer),
+            gro_flush_timeout: Some(*timeout),
+            irq_suspend_timeout: None,
+            threaded: None,
+        };
+        let mut driver = Self {
+            instances: (0..).zip(own).map(instance).collect(),
+            next_id: 8193,
+            renews_after: None,
+            refused: None,
+            away: 0,
+            is_silent: false,
+            switched_off: Vec::new(),
+        };
+        driver.renew(u32::MAX);
+        driver
+    }
+
+    /// Disables and enables those of a set, by its bits.
+    pub(super) fn renew(&mut self, set: u32) {
+        for (index, napi) in self.instances.iter_mut().enumerate() {
+            if set & (1 << index) != 0 {
+                napi.id = self.next_id;
+                self.next_id += 1;
+            }
+        }
+    }
+
+    pub(super) fn holdoffs(&self) -> Vec<(u32, u32)> {
+        let holdoff = |napi: &Napi| {
+            let defer = napi.defer_hard_irqs.unwrap();
+            (defer, napi.gro_flush_timeout.unwrap())
+        };
+        self.instances.iter().map(holdoff).collect()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Fake(Arc<Mutex<Driver>>);
+
+impl Family for Fake {
+    fn instances(&mut self, _ifindex: u32) -> io::Result<Vec<Napi>> {
+        let mut driver = self.0.lock().unwrap();
+        if driver.is_silent {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        if driver.away == 0 {
+            return Ok(driver.instances.clone());
+        }
+        driver.away -= 1;
+        driver.renew(u32::MAX);
+        Ok(Vec::new())
+    }
+
+    fn set(&mut self, id: u32, change: Change) -> io::Result<Option<()>> {
+        let mut driver = self.0.lock().unwrap();
+        if let Some(refused) = &mut driver.refused {
+            *refused += 1;
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        match driver.renews_after.as_mut() {
+            Some(0) => {
+                driver.renews_after = None;
+                driver.renew(u32::MAX);
+            }
+            Some(settings) => *settings -= 1,
+            None => {}
+        }
+        let is_there = driver.away == 0;
+        let of_id = driver.instances.iter_mut().find(|napi| napi.id == id);
+        let Some(napi) = of_id.filter(|_| is_there) else {
+            return Ok(None);
+        };
+        napi.defer_hard_irqs = change.defer_hard_irqs.or(napi.defer_hard_irqs);
+        napi.gro_flush_timeout = change.gro_flush_timeout.or(napi.gro_flush_timeout);
+        napi.threaded = change.threaded.or(napi.threaded);
+        let thread = napi.thread.filter(|_| change.threaded == Some(0));
+        let ran = thread.and_then(|thread| Scheduling::of(thread).ok());
+        driver.switched_off.extend(ran);
+        Ok(Some(()))
+    }
+}
+
+pub(super) fn ip(words: &str) {
+    let ip = Command::new("ip").args(words.split(' ')).status();
+    assert!(ip.expect("iproute2 is installed").success(), "{words}");
+}
+
+/// Runs `test` in a namespace whose loopback stands for the interface.
+pub(super) fn with_interface(test: impl FnOnce() + Send) {
+    let inside = || {
+        ip("link set lo up");
+        test();
+    };
+    namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
+}
+
+pub(super) fn open(directory: &Path, driver: &Arc<Mutex<Driver>>) -> Knobs {
+    let identity = Identity::of("lo").unwrap();
+    let device = Device::open("lo", identity.ifindex).unwrap();
+    let owner = Process::current().unwrap();
+    let netdev = Box::new(Fake(Arc::clone(driver)));
+    Knobs::take(directory, "lo", identity, device, netdev, owner).unwrap()
+}
