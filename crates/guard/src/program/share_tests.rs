@@ -1,6 +1,7 @@
 //! Shares in the BPF program itself: what a tick admits, who is protected, and
 //! that every packet is counted once. Needs root.
 
+mod ends;
 mod fragments;
 mod tunnels;
 
