@@ -373,6 +373,7 @@ mod tests {
 
     use ipnet::IpNet;
     use plimsoll_kernel::error::os;
+    use plimsoll_kernel::knobs::Queues;
     use plimsoll_kernel::namespace;
 
     use super::*;
@@ -415,6 +416,37 @@ mod tests {
         assert!(told.starts_with(said), "{told}");
         assert!(told.contains("or restart): cannot go on: "), "{told}");
         assert!(told.contains("; and then: cannot go back: "), "{told}");
+    }
+
+    /// After a failure to govern a holdoff would stay as it was left, and one that could not be put
+    /// back then until the end. Needs root.
+    #[test]
+    fn what_is_turned_is_put_back_when_governing_fails_and_else_at_the_next_look() {
+        type Step = fn(&mut Guarded<'_>) -> Result<(), Error>;
+        const STEPS: [Step; 2] = [
+            |guarded| guarded.stand_back(),
+            |guarded| {
+                guarded.must_restore = true;
+                guarded.govern(&Regulated::nothing())
+            },
+        ];
+        namespace::in_new(|| {
+            let directory = tempfile::tempdir().unwrap();
+            let settings = Settings::new("lo");
+            let knobs = Knobs::open_in(directory.path(), "lo").unwrap();
+            let mut storage = Storage::default();
+            let guard = Guard::load(&mut storage, &settings.guard).unwrap();
+            let governor = Governor::new("lo", settings.governor()).unwrap();
+            let mut guarded = Guarded::new(settings, knobs, guard, governor);
+            for step in STEPS {
+                let holdoff = Duration::from_micros(50);
+                let turned = guarded.knobs.set_holdoff(Queues::All, 7, holdoff);
+                turned.unwrap();
+                step(&mut guarded).unwrap();
+                assert!(guarded.knobs.is_untouched());
+            }
+        })
+        .unwrap();
     }
 
     /// Needs root.
