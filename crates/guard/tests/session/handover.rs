@@ -6,8 +6,9 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::WaitStatus;
+use nix::unistd::Pid;
 use plimsoll_guard::session::Settings;
 use plimsoll_kernel::knobs::path_of;
 use plimsoll_kernel::scheduling::Priority;
@@ -176,6 +177,7 @@ fn undone_after_a_hand_over_and_a_kill() -> Duration {
         let mut killed = Notes::new(|seen: Seen<'_>| {
             if seen.reports == 2 {
                 assert_eq!(polling_threads("v0").len(), 1);
+                interrupt_keeper();
                 raise(Signal::SIGKILL).unwrap();
             }
             Ok(())
@@ -190,6 +192,25 @@ fn undone_after_a_hand_over_and_a_kill() -> Duration {
         sleep(Duration::from_millis(10));
     }
     killed.elapsed()
+}
+
+/// As Ctrl-C, a terminal that is closed, and a service manager do to all processes of a guard. The
+/// keeper outlives it.
+fn interrupt_keeper() {
+    let own = format!("PPid:\t{}", std::process::id());
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_child = |pid: &i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"));
+        status.is_ok_and(|status| status.lines().any(|line| line == own))
+    };
+    let keepers: Vec<i32> = numbers.filter(is_child).collect();
+    let [keeper] = keepers[..] else {
+        panic!("{keepers:?}");
+    };
+    for signal in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGTERM] {
+        kill(Pid::from_raw(keeper), signal).unwrap();
+    }
 }
 
 /// The kernel detaches when the last descriptor is gone, a keeper's among them.
