@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
-/* Addresses as steer.bpf.c's tables have them. */
+/* Addresses as steer.bpf.c's tables have them, and whose they are. */
 #ifndef PLIMSOLL_STEER_ADDRESS_H
 #define PLIMSOLL_STEER_ADDRESS_H
 
@@ -23,6 +23,21 @@ static __always_inline int is_ipv4(const struct address *address)
 
 	__builtin_memcpy(words, address->bytes, sizeof(words));
 	return !words[0] && !words[1] && words[2] == bpf_htonl(0xffff);
+}
+
+/* To enum possession. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, ADDRESSES_MAX);
+	__type(key, struct address);
+	__type(value, __u8);
+} addresses SEC(".maps");
+
+static __always_inline __u8 possession_of(const struct address *address)
+{
+	__u8 *possession = bpf_map_lookup_elem(&addresses, address);
+
+	return possession ? *possession : NOT_OURS;
 }
 
 #endif

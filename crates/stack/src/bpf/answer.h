@@ -4,8 +4,8 @@
  * it would give (tcp/cookie.rs): whoever brings it back is connected, and nothing is kept before.
  *
  * An answer is as the stack's, but for a SYN whose options contradict themselves. It is given to a
- * frame for this interface's Ethernet address and from an address that can be one, while answers
- * are seen to arrive (device/xdp/answering.rs).
+ * frame for this interface's Ethernet address and from an address that can be another host's, while
+ * answers are seen to arrive (device/xdp/answering.rs).
  *
  * Limits: nobody looks at a SYN's checksum. Where it is wrong the client gets an answer to what it
  * did not say, and resets that.
@@ -64,6 +64,7 @@ static __always_inline bool is_answerable(const struct handshake *syn, __u32 ip_
 	__builtin_memcpy(words, &asked->ends.remote, sizeof(words));
 	if (bytes < ip_bytes + syn->tcp_bytes || syn->tcp.rst || syn->tcp.fin ||
 	    !syn->tcp.source || !can_be_source(words, syn->ipv6) ||
+	    possession_of(&asked->ends.remote) != NOT_OURS ||
 	    bpf_xdp_load_bytes(syn->ctx, 0, to, sizeof(to)))
 		return false;
 	for (int i = 0; i < ETH_ALEN; i++)

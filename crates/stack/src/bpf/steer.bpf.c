@@ -131,14 +131,6 @@ struct {
 	__type(value, __u32);
 } connections SEC(".maps");
 
-/* To enum possession. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, ADDRESSES_MAX);
-	__type(key, struct address);
-	__type(value, __u8);
-} addresses SEC(".maps");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GROUPS_MAX);
@@ -258,13 +250,6 @@ static __always_inline int deliver(__u32 index, __u32 of_queue)
 		return XDP_DROP;
 	/* A socket that is just closing leaves the frame to the kernel. */
 	return bpf_redirect_map(&sockets, place, XDP_PASS);
-}
-
-static __always_inline __u8 possession_of(const struct address *address)
-{
-	__u8 *possession = bpf_map_lookup_elem(&addresses, address);
-
-	return possession ? *possession : NOT_OURS;
 }
 
 static __always_inline int to_owner(const struct address *address)

@@ -168,6 +168,8 @@ fn what_nobody_could_answer_is_discarded() {
                 4 => sources.extend([vec![127, 0, 0, 1], vec![224, 0, 0, 1]]),
                 _ => sources.push([&[0; 15][..], &[1]].concat()),
             }
+            // The stack's own, which is the destination behind it.
+            sources.push(frame[source + bytes..source + 2 * bytes].to_vec());
             let sources = sources
                 .into_iter()
                 .map(move |from| changed(frame, &[(source, &from)]));
