@@ -137,8 +137,8 @@ impl Host {
         let verified = self.capabilities.checksums_verified;
         let input = datagram::input(frame, verified, reassemble, now);
         match &input {
-            // Nobody else has an address of ours. An answer would come back, and be answered, for ever.
-            Input::Datagram(datagram) if self.egress.is_local(datagram.source.ip()) => {
+            // An answer to ourselves would come back, and be answered, for ever.
+            Input::Datagram(datagram) if !self.egress.is_anothers(datagram.source.ip()) => {
                 Input::Ended(Outcome::Malformed)
             }
             _ => input,

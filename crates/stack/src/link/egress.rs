@@ -31,6 +31,8 @@ pub(crate) struct Egress {
     /// Whoever is at the other end of a link of two.
     peer: Option<Mac>,
     addresses: Box<[IpNet]>,
+    /// Our addresses, and those of all hosts of our networks.
+    nobodys: Box<[IpAddr]>,
     gateways: Box<[IpAddr]>,
     neighbours: Mutex<Neighbours>,
     /// On a device that shares the kernel's addresses, where neighbours that are asked answer the
@@ -52,7 +54,10 @@ impl Egress {
         proxies: Arc<Waker>,
     ) -> Result<Self, Error> {
         let capabilities = device.capabilities();
+        let ours = addresses.iter().map(IpNet::addr);
+        let nobodys = ours.chain(broadcasts_of(addresses).map(IpAddr::V4));
         Ok(Self {
+            nobodys: nobodys.collect(),
             heard: (!device.owns_address()).then(|| Mutex::new(Peers::new())),
             mac: capabilities.mac,
             mtu: capabilities.mtu,
@@ -80,6 +85,13 @@ impl Egress {
 
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|net| net.addr() == address)
+    }
+
+    /// Whether what comes by the link may be from there: nobody else has an address of ours, and all hosts of
+    /// a network send nothing (RFC 1122, 3.2.1.3).
+    #[inline]
+    pub(crate) fn is_anothers(&self, source: IpAddr) -> bool {
+        !self.nobodys.contains(&source)
     }
 
     /// The address of ours to send from.
@@ -313,10 +325,7 @@ impl Egress {
 
     /// The broadcast addresses of our networks.
     pub(crate) fn broadcasts(&self) -> impl Iterator<Item = Ipv4Addr> {
-        self.addresses.iter().filter_map(|net| match net {
-            IpNet::V4(net) if net.prefix_len() < 31 => Some(net.broadcast()),
-            _ => None,
-        })
+        broadcasts_of(&self.addresses)
     }
 
     fn push_question(&self, neighbour: IpAddr, batch: &mut Batch) {
@@ -440,6 +449,14 @@ impl Egress {
         batch.clear();
         Ok(())
     }
+}
+
+/// The addresses of all hosts of these networks.
+fn broadcasts_of(addresses: &[IpNet]) -> impl Iterator<Item = Ipv4Addr> {
+    addresses.iter().filter_map(|net| match net {
+        IpNet::V4(net) if net.prefix_len() < 31 => Some(net.broadcast()),
+        _ => None,
+    })
 }
 
 /// Neighbours ask at an address's group (RFC 4291, 2.7.1), which switches that snoop deliver to its

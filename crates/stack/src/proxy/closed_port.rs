@@ -42,6 +42,9 @@ impl Task for ClosedPorts {
         let Ok(packet) = packet::parse(&frame) else {
             return;
         };
+        if !desk.host.egress.is_anothers(packet.source) {
+            return;
+        }
         let verified = desk.host.capabilities.checksums_verified;
         let answer = if packet.protocol == IpProtocol::Tcp {
             if !tcp::is_whole(&frame, &packet, verified) {

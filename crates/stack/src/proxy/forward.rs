@@ -52,9 +52,8 @@ impl Task for Forward {
     fn on_frame(&mut self, mut frame: Frame, desk: &mut Desk, now: Instant) {
         let egress = &desk.host.egress;
         let plain = match forwarding::examine(&frame, egress.mac) {
-            Ok(plain) if !egress.is_local(plain.source) => plain,
+            Ok(plain) if egress.is_anothers(plain.source) => plain,
             Err(NotPlain::Malformed) => return desk.tally.count(Outcome::Malformed),
-            // Nobody else has an address of ours.
             Ok(_) | Err(_) => return desk.tally.count(Outcome::Forward),
         };
         let complaint = match plain.ttl {

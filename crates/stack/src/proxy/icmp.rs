@@ -55,6 +55,9 @@ enum Input {
 /// Reads a message. `Err`: how it ends, if it leads to nothing.
 fn input(mut frame: Frame, host: &Host) -> Result<Input, Outcome> {
     let packet = packet::parse(&frame)?;
+    if !host.egress.is_anothers(packet.source) {
+        return Err(Outcome::Malformed);
+    }
     if packet.part != Part::Whole {
         return Err(Outcome::FragmentLost);
     }

@@ -294,8 +294,8 @@ impl Worker {
     fn on_unconnected(&mut self, listener: Option<&Arc<Listener>>, frame: Frame, now: Instant) {
         let verified = self.host.capabilities.checksums_verified;
         match reset::parse(&frame, verified) {
-            // Nobody else has an address of ours. What is answered would come back (CVE-1999-0016).
-            Ok((packet, ..)) if self.host.egress.is_local(packet.source) => {
+            // What is answered would come back (CVE-1999-0016), or go to all.
+            Ok((packet, ..)) if !self.host.egress.is_anothers(packet.source) => {
                 self.tally.count(Outcome::Malformed);
             }
             Ok(parsed) => self.on_whole(listener, frame, parsed, now),

@@ -160,7 +160,13 @@ fn only_a_segment_on_its_way_shortens_its_path() {
 /// sent the answer back, that as well, for ever.
 #[test]
 fn what_comes_from_where_nobody_can_be_is_thrown_away() {
-    let four = ["127.0.0.1", "224.0.0.1", "255.255.255.255", "10.0.0.2"];
+    let four = [
+        "127.0.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "10.0.0.255",
+        "10.0.0.2",
+    ];
     let six = ["::1", "ff02::1", "::ffff:10.0.0.1", "fd00::2"];
     for path in ["eager", "early-demux", "soft-lrp", "polled"] {
         let mut driven = Driven::new(path);
@@ -171,14 +177,65 @@ fn what_comes_from_where_nobody_can_be_is_thrown_away() {
             bring_in(&mut driven, &datagram);
             driven.drain()
         };
-        for (sources, ours) in [(four, "10.0.0.2:7"), (six, "[fd00::2]:7")] {
+        for (sources, ours) in [(&four[..], "10.0.0.2:7"), (&six, "[fd00::2]:7")] {
             for source in sources {
                 assert_eq!(taken_from(source, ours), 0, "{path}: {source}");
             }
         }
         // Who asks for an address has none yet.
         assert_eq!(taken_from("0.0.0.0", "10.0.0.2:7"), 1, "{path}");
-        assert_eq!(driven.counts()[Outcome::Malformed], 8, "{path}");
+        assert_eq!(driven.counts()[Outcome::Malformed], 9, "{path}");
+    }
+}
+
+/// Pings were answered, and so were segments and datagrams for closed ports, and SYNs of all hosts.
+#[test]
+fn neither_ourselves_nor_all_hosts_are_answered() {
+    let mut driven = Driven::new("soft-lrp");
+    for (from, ours) in [
+        ("10.0.0.2", "10.0.0.2"),
+        ("10.0.0.255", "10.0.0.2"),
+        ("fd00::2", "fd00::2"),
+        ("10.0.0.77", "10.0.0.2"),
+    ] {
+        let (from, ours): (IpAddr, IpAddr) = (from.parse().unwrap(), ours.parse().unwrap());
+        let packet = || Packet::new(from, ours);
+        let ping = [0, 0, 0, 0, 0, 1, 0, 1];
+        let echo = if from.is_ipv4() { 8 } else { 128 };
+        let frames = [
+            error(from, ours, [echo, 0], 1, &ping),
+            packet().tcp(5000, 99, TcpFlags::SYN, &[]),
+            packet().tcp(5000, 80, TcpFlags::SYN, &[]),
+            frame::udp(SocketAddr::new(from, 5000), SocketAddr::new(ours, 99), b"x"),
+        ];
+        let mut answers = 0;
+        for mut frame in frames {
+            // To groups and everybody errors are not told.
+            frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+            driven.cable.send(&frame);
+            driven.receive();
+            driven.work();
+            let told = sent(&mut driven).into_iter();
+            // The stack tells of its groups as well.
+            answers += told.filter(|packet| to(packet) == Some(from)).count();
+        }
+        let expected = if from.to_string() == "10.0.0.77" {
+            4
+        } else {
+            0
+        };
+        assert_eq!(answers, expected, "{from}");
+    }
+}
+
+/// Whom a packet is for.
+fn to(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(IpAddr::from(<[u8; 4]>::try_from(packet.get(16..20)?).ok()?)),
+        6 => Some(IpAddr::from(
+            <[u8; 16]>::try_from(packet.get(24..40)?).ok()?,
+        )),
+        _ => None,
     }
 }
 
