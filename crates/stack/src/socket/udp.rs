@@ -20,7 +20,7 @@ use plimsoll_core::demux::{ChannelId, Protocol};
 use plimsoll_core::time::Instant;
 
 use self::receiving::Receiving;
-use super::addresses::{at_random, first, first_that_works, on_a_free_port};
+use super::addresses::{at_random, first_that_works, on_a_free_port};
 use super::options::{Options, waiting_methods};
 use crate::account::{Account, Owner};
 use crate::clock;
@@ -202,14 +202,17 @@ impl UdpSocket {
     }
 
     /// From now on datagrams come from `to` alone, and [`send`](Self::send) sends there.
-    /// [`send_to`](Self::send_to) still sends anywhere.
+    /// [`send_to`](Self::send_to) still sends anywhere. Of several addresses it is the first that works.
     ///
     /// # Errors
     ///
     /// It cannot be reached from this socket's address, or the socket is
     /// connected already. `InvalidInput`: it shares its address ([`bind_shared`](Self::bind_shared)).
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
-        let to = first(to)?;
+        first_that_works(to, |to| self.connect_one(to))
+    }
+
+    fn connect_one(&self, to: SocketAddr) -> io::Result<()> {
         let mut peer = self.peer.write();
         if peer.is_some() {
             return Err(io::Error::from_raw_os_error(libc::EISCONN));

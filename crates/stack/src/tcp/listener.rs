@@ -24,7 +24,7 @@ use crate::account::{Account, Owner};
 use crate::clock;
 use crate::device::{Channel, Frame, Takes};
 use crate::host::Host;
-use crate::socket::addresses::first_that_works;
+use crate::socket::addresses::{at_random, first_that_works, on_a_free_port};
 use crate::socket::readiness::Readiness;
 use crate::stack::Stack;
 use crate::table::Arrived;
@@ -235,12 +235,12 @@ impl fmt::Debug for TcpListener {
 
 impl TcpListener {
     /// Listens at an address of the stack, or at the wildcard, with a backlog of
-    /// [`BACKLOG`].
+    /// [`BACKLOG`]; port 0 takes a free one.
     ///
     /// # Errors
     ///
     /// `AddrInUse`: another listener has it. `AddrNotAvailable`: it is no address
-    /// of this stack. `InvalidInput`: port 0. `OutOfMemory`: all channels are in use.
+    /// of this stack. `OutOfMemory`: all channels are in use.
     pub fn bind(stack: &Stack, at: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with_backlog(stack, at, BACKLOG)
     }
@@ -260,8 +260,16 @@ impl TcpListener {
     }
 
     fn bind_one(stack: &Stack, at: SocketAddr, backlog: usize) -> io::Result<Self> {
+        let at = stack.host().bindable(at)?;
+        let listen = |port| Self::listen(stack, SocketAddr::new(at.ip(), port), backlog);
+        match at.port() {
+            0 => on_a_free_port(at_random, listen),
+            port => listen(port),
+        }
+    }
+
+    fn listen(stack: &Stack, local: SocketAddr, backlog: usize) -> io::Result<Self> {
         let host = stack.host();
-        let local = host.bindable(at)?;
         let waker = Waker::new()?;
         let mut table = host.table.lock();
         let account = host.book.open(Owner::TcpListener(local));

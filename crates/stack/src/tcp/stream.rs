@@ -29,6 +29,8 @@ use crate::stack::Stack;
 /// peer learns that it was lost, and what was written may be lost as well. Who has more to say than a peer may
 /// hear of ends writing ([`shutdown`](Self::shutdown)), and reads to the end before the drop.
 ///
+/// There is no `try_clone`. `&TcpStream` reads and writes, so threads share a stream by reference, or by [`Arc`].
+///
 /// A peer that is silent for 15 minutes while it owes an acknowledgement is given up: reading and
 /// writing return `TimedOut`. After the drop, a peer is given up that acknowledges nothing for a
 /// minute. Who only reads waits for ever for a peer that is gone, but for
@@ -90,8 +92,11 @@ impl TcpStream {
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect).
+    /// As [`connect`](Self::connect). `InvalidInput` for a timeout of zero, as in the standard library.
     pub fn connect_timeout(stack: &Stack, to: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        if timeout.is_zero() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         Self::connect_one(stack, to, Some(timeout)).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
             _ => error,
@@ -254,7 +259,8 @@ impl TcpStream {
         }
     }
 
-    /// Ends reading, writing (what was written is sent first), or both.
+    /// Ends reading, writing (what was written is sent first), or both. Who ends reading reads nothing of what
+    /// is there already either; with the kernel's sockets it is read first.
     ///
     /// # Errors
     ///

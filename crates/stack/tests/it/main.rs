@@ -11,6 +11,7 @@ mod watched;
 mod addresses;
 mod ahead;
 mod answered;
+mod as_std;
 mod bottleneck;
 mod closed;
 mod cookies;
