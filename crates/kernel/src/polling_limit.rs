@@ -13,6 +13,10 @@
 //! That half is theirs for certain: the others' use of the limit demotes only the others. What
 //! they use then is taken off the next period.
 //!
+//! Threads of one class and CPU run one after the other, as long as each has work. So those that used little
+//! lately come first in each period: in the order of their interfaces a flood of the first one would have
+//! kept the others from being polled at all.
+//!
 //! Since polling then leaves some of every period, the thread that made the limit need
 //! not be above it: what it does may take longer than the ring lasts, so meanwhile it
 //! runs beneath.
@@ -227,13 +231,26 @@ struct Account {
 struct Member {
     thread: Limited,
     clock: ThreadClock,
+    /// What the clock showed when it was last looked at.
+    seen: Duration,
+    /// What was used lately: each look counts half as much as the next.
+    recent: Duration,
 }
 
 impl Member {
     fn of(thread: &Limited) -> Option<Self> {
         let clock = ThreadClock::of(thread.tid).ok()?;
-        let thread = *thread;
-        Some(Self { thread, clock })
+        Some(Self {
+            thread: *thread,
+            clock,
+            seen: clock.time().ok()?,
+            recent: Duration::ZERO,
+        })
+    }
+
+    fn on_time(&mut self, time: Duration) {
+        let used = time.saturating_sub(self.seen);
+        (self.seen, self.recent) = (time, self.recent / 2 + used);
     }
 
     fn is_ahead(&self) -> bool {
@@ -321,10 +338,11 @@ impl Account {
     /// ended. A driver makes its polling threads anew now and then.
     fn times(&mut self) -> (Duration, Duration) {
         let (mut ahead, mut all) = (Duration::ZERO, Duration::ZERO);
-        self.threads.retain(|member| {
+        self.threads.retain_mut(|member| {
             let Ok(time) = member.clock.time() else {
                 return false;
             };
+            member.on_time(time);
             all += time;
             if member.is_ahead() {
                 ahead += time;
@@ -345,7 +363,9 @@ impl Account {
         }
     }
 
-    fn place(&self) -> io::Result<()> {
+    /// A class runs those first that come first to it.
+    fn place(&mut self) -> io::Result<()> {
+        self.threads.sort_by_key(|member| member.recent);
         let mut threads = self.threads.iter();
         threads.try_for_each(|member| put(member, self.class_of(&member.thread)))
     }

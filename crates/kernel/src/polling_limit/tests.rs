@@ -14,7 +14,12 @@ const NONE: i32 = i32::MAX;
 fn member(class: Class) -> Member {
     let clock = ThreadClock::of(0).unwrap();
     let thread = Limited { tid: NONE, class };
-    Member { thread, clock }
+    Member {
+        thread,
+        clock,
+        seen: Duration::ZERO,
+        recent: Duration::ZERO,
+    }
 }
 
 fn limited(tid: i32) -> Limited {
@@ -63,6 +68,29 @@ fn threads_that_nobody_counts_any_more_are_promoted() {
     assert!(Level::of(tid).unwrap() < beneath);
     drop(account);
     assert_eq!(Level::of(tid).unwrap(), beneath);
+    end_it();
+}
+
+/// They were promoted as they were named, and the first one's flood left the second no turn: beside a process
+/// that computes a thread with a little to do had one in 50 to 83 of 250 periods, instead of in 242 to 250.
+#[test]
+fn who_used_least_lately_runs_first() {
+    let (calm, end_it) = blocked();
+    let class = Class::Beneath;
+    let threads = [0, calm].map(|tid| Limited { tid, class });
+    let mut account = Account::open(&threads, &shared(), CoreInstant::ZERO).unwrap();
+    let clock = ThreadClock::of(0).unwrap();
+    let began = clock.time().unwrap();
+    while clock.time().unwrap() - began < POLLING_PERIOD {}
+    account.times();
+    account.place().unwrap();
+    assert_eq!(tids_of(&account), [calm, 0]);
+    // What it used is forgotten before long.
+    for _ in 0..64 {
+        account.times();
+    }
+    let mut all = account.threads.iter();
+    assert!(all.all(|member| member.recent < POLLING_PERIOD / 10));
     end_it();
 }
 
