@@ -53,7 +53,7 @@ struct Path {
 
 impl Path {
     fn is_believed(&self, now: Instant) -> bool {
-        now.saturating_since(self.since) < BELIEVED
+        is_believed(self.since, now)
     }
 }
 
@@ -133,6 +133,11 @@ impl Paths {
         let mixed = (bits ^ self.secret).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 54) as usize % SENT_PLACES
     }
+}
+
+/// Whether what was found out about a path at `since` still counts.
+pub(crate) fn is_believed(since: Instant, now: Instant) -> bool {
+    now.saturating_since(since) < BELIEVED
 }
 
 /// The shortest that a path's longest packet is believed to be.

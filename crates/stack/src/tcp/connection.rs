@@ -330,7 +330,7 @@ impl Connection {
     fn take(&self, inner: &mut Inner, host: &Host, frame: Frame, packet: &Packet, now: Instant) {
         let before = inner.via;
         inner.bring_in(frame, packet, now);
-        inner.note_path(host, self.remote, now);
+        inner.note_path();
         if let Some(via) = inner.via.filter(|_| inner.via != before) {
             host.egress.on_heard(self.remote.ip(), via, now);
         }

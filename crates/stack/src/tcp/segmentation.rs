@@ -7,18 +7,28 @@
 
 use std::sync::Arc;
 
+use smoltcp::wire::TcpSeqNumber;
+
+use super::wire::Payload;
 use crate::device::{Batch, Frame, HEADROOM_BYTES, Pool};
 use crate::wire::ETHERNET_BYTES;
 use crate::wire::segment::Long;
 
-/// Cuts the segments of a batch into packets of at most `mtu` bytes. What finds no buffer is
-/// dropped, for TCP to send again.
-pub(super) fn cut_all(batch: &mut Batch, mtu: usize, pool: &Arc<Pool>) {
+/// Cuts the segments of a batch into packets of at most `mtu` bytes, but for the one that begins at `whole`.
+/// What finds no buffer is dropped, for TCP to send again.
+pub(super) fn cut_all(
+    batch: &mut Batch,
+    mtu: usize,
+    whole: Option<TcpSeqNumber>,
+    pool: &Arc<Pool>,
+) {
+    let is_whole =
+        |frame: &Frame| whole.is_some() && Payload::of(frame).map(Payload::begin) == whole;
     for _ in 0..batch.len() {
         let Some(frame) = batch.pop_front() else {
             return;
         };
-        if frame.len() <= ETHERNET_BYTES + mtu {
+        if frame.len() <= ETHERNET_BYTES + mtu || is_whole(&frame) {
             batch.push_back(frame);
         } else {
             cut(frame, mtu, pool, batch);

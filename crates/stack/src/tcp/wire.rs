@@ -140,6 +140,15 @@ impl Payload {
         })
     }
 
+    pub(super) fn begin(self) -> TcpSeqNumber {
+        self.begin
+    }
+
+    /// The byte behind it.
+    pub(super) fn end(self) -> TcpSeqNumber {
+        self.begin + self.length
+    }
+
     pub(super) fn bytes(self) -> usize {
         self.length
     }
@@ -147,7 +156,7 @@ impl Payload {
     /// All of it lies before the end of `other`. Not so a single byte: a probe of a closed
     /// window is sent again and again, and is no loss.
     pub(super) fn is_before(self, other: Self) -> bool {
-        self.length > 1 && self.begin + self.length <= other.begin + other.length
+        self.length > 1 && self.end() <= other.end()
     }
 }
 
@@ -250,6 +259,11 @@ impl Sent {
     /// Where the segment begins that was sent again last, and how often it was.
     pub(super) fn again(&self) -> Option<(TcpSeqNumber, u32)> {
         self.again
+    }
+
+    /// That says nothing any more.
+    pub(super) fn forget_again(&mut self) {
+        self.again = None;
     }
 
     /// This may be the peer's SYN, which is answered out of a buffer of so many bytes.

@@ -71,7 +71,7 @@ impl Inner {
         let via = self.way(host, remote);
         let mtu = self.mtu_to(host, remote.ip(), &batch, now);
         if mtu < host.egress.mtu {
-            segmentation::cut_all(&mut batch, mtu, host.device.pool());
+            segmentation::cut_all(&mut batch, mtu, self.path.asks_at(), host.device.pool());
         }
         for _ in 0..batch.len() {
             if let Some(frame) = batch.pop_front() {

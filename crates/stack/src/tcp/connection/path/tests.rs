@@ -105,7 +105,7 @@ impl Peer {
     }
 
     /// What was sent meanwhile, of which no more than `mtu` bytes arrive in a packet. The peer
-    /// acknowledges what it has.
+    /// acknowledges what it has for each.
     fn take(&mut self, mtu: usize) -> Vec<Sent> {
         let packets = sent(&self.cable);
         self.now = self.now.max(clock::now());
@@ -115,8 +115,6 @@ impl Peer {
                 self.expected += packet.payload.len() as u32;
                 self.received.extend(&packet.payload);
             }
-        }
-        if packets.iter().any(|packet| arrive(&packet)) {
             let ack = acknowledgement(self.theirs, self.ours, self.expected);
             let ends = (self.theirs, self.ours);
             bring_in(&self.cable, &mut self.parts, ends, &ack, self.now);
@@ -282,7 +280,7 @@ fn what_is_too_long_once_more_is_sent_again_at_once_as_well() {
 fn a_path_that_loses_long_packets_without_a_word_is_found() {
     for ((ours, theirs), mtu) in [(ENDS[0], 1280), (ENDS[0], 576), (ENDS[1], 1280)] {
         let mut peer = Peer::connect(ours, theirs);
-        let whole = content(20_000);
+        let whole = content(60_000);
         peer.stream.write_all(&whole).unwrap();
         let mut waited = 0;
         while peer.received.len() < whole.len() {
@@ -326,4 +324,64 @@ fn a_peer_that_acknowledges_nothing_makes_no_path_narrow() {
     }
     assert!(sent(&peer.cable).iter().any(|one| one.bytes <= 1200));
     assert_eq!(peer.path(), 1500);
+}
+
+/// Seven seconds without a network: all that went to that host was short for ten minutes.
+#[test]
+fn an_outage_makes_no_path_narrow() {
+    for (ours, theirs) in ENDS {
+        let mut peer = Peer::connect(ours, theirs);
+        let whole = content(60_000);
+        peer.stream.write_all(&whole).unwrap();
+        let mut shortest = 1500;
+        while shortest == 1500 {
+            let lost = peer.take(0);
+            let lengths = lost.iter().map(|one| one.bytes);
+            shortest = lengths.fold(shortest, usize::min);
+            peer.wait(Duration::from_millis(500));
+        }
+        let (mut lengths, mut waited) = (Vec::new(), 0);
+        while peer.received.len() < whole.len() {
+            let packets = peer.take(1500);
+            lengths.extend(packets.iter().map(|one| one.bytes));
+            assert_eq!(peer.path(), 1500, "{ours}: {lengths:?}");
+            if packets.is_empty() {
+                peer.wait(Duration::from_secs(1));
+                waited += 1;
+            }
+            assert!(waited < 30, "{ours}: {} came", peer.received.len());
+        }
+        assert!(peer.received == whole, "{ours}");
+        // Those that were on their way beside the one that asked, and the rest.
+        let asked = lengths.iter().position(|bytes| *bytes == 1500);
+        let behind = lengths[asked.expect("a question")..].iter();
+        let short = behind.filter(|bytes| **bytes < 1500).count();
+        assert!(short <= 6, "{ours}: {lengths:?}");
+    }
+}
+
+/// Each answer is too small for a question. It was found again and again, for what was sent again long ago.
+#[test]
+fn a_connection_that_cannot_ask_stays_short_alone_and_for_ten_minutes() {
+    let (ours, theirs) = ENDS[0];
+    let mut peer = Peer::connect(ours, theirs);
+    let answer = content(1460);
+    let ask = |peer: &mut Peer, mtu| {
+        let all = peer.received.len() + answer.len();
+        peer.stream.write_all(&answer).unwrap();
+        for _ in 0..20 {
+            let packets = peer.take(mtu);
+            if peer.received.len() == all {
+                return packets[0].bytes;
+            }
+            peer.wait(Duration::from_secs(1));
+        }
+        panic!("{} came", peer.received.len());
+    };
+    assert!(ask(&mut peer, 1280) <= 1200);
+    assert!(ask(&mut peer, 1280) <= 1200);
+    assert_eq!(peer.path(), 1500);
+    peer.wait(Duration::from_secs(601));
+    clock::set_ahead(Duration::from_secs(700));
+    assert_eq!(ask(&mut peer, 1500), 1500);
 }
