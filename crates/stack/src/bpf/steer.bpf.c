@@ -433,7 +433,10 @@ static __always_inline int to_endpoint(const struct address *local, const struct
 		return XDP_PASS;
 	if (!is_for_nobody(protocol, ports, end))
 		return to_socket(MAIN_SOCKET);
-	return stray_to_main(protocol == IPPROTO_TCP && is_late(local, remote, ports) ? LATE : FOR_NOBODY);
+	/* What begins a connection is not the end of one. */
+	if (protocol == IPPROTO_TCP && !begins_connection(ports, end) && is_late(local, remote, ports))
+		return stray_to_main(LATE);
+	return stray_to_main(FOR_NOBODY);
 }
 
 static __always_inline int has_ports(__u8 protocol)

@@ -12,8 +12,14 @@
 #include "steer.h"
 
 #define STRAY_TICK_SHIFT 24 /* a tick is 2^24 ns, some 17 ms: clients come in bursts */
-/* More than the proxies answer (a thousand a second), so that they choose. */
-#define STRAYS_PER_TICK 128
+/*
+ * For nobody, of four ticks: more than the proxies answer (a thousand a second, in bursts of some
+ * fifty), so that they choose. As with them chance decides how many of the last: who counts answers
+ * must not learn whether others got some.
+ */
+#define STRAYS_TICKS_SHIFT 2
+#define STRAYS_MAX 128
+#define STRAYS_BY_CHANCE 32 /* a power of two */
 #define STRAYS_TO_LISTENERS_PER_TICK 256
 /* Some 122,000 a second: a bare acknowledgement and the first data for each of 50,000 cookies. */
 #define STRAYS_WITH_COOKIES_PER_TICK 2048
@@ -82,7 +88,7 @@ enum stray {
 /* The count is not exact between CPUs, and need not be. */
 static __noinline int stray_passes(enum stray kind)
 {
-	__u64 tick = bpf_ktime_get_ns() >> STRAY_TICK_SHIFT;
+	__u64 tick = bpf_ktime_get_coarse_ns() >> STRAY_TICK_SHIFT;
 	__u32 first = 0;
 	struct strays *all = bpf_map_lookup_elem(&strays, &first);
 	__u64 *passed, most;
@@ -90,8 +96,9 @@ static __noinline int stray_passes(enum stray kind)
 	if (!all)
 		return 1;
 	if (all->tick != tick) {
+		if (all->tick >> STRAYS_TICKS_SHIFT != tick >> STRAYS_TICKS_SHIFT)
+			all->passed = bpf_get_prandom_u32() & (STRAYS_BY_CHANCE - 1);
 		all->tick = tick;
-		all->passed = 0;
 		all->passed_to_listeners = 0;
 		all->passed_with_cookies = 0;
 		all->passed_of_known = 0;
@@ -121,7 +128,7 @@ static __noinline int stray_passes(enum stray kind)
 		break;
 	default:
 		passed = &all->passed;
-		most = STRAYS_PER_TICK;
+		most = STRAYS_MAX;
 	}
 	if (*passed < most) {
 		(*passed)++;

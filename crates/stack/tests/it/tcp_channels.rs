@@ -63,8 +63,9 @@ fn syns_beyond_the_backlog_end_in_the_program() {
     });
 }
 
-/// Segments of no connection that the program lets through in a tick, as it has them.
-const STRAYS_PER_TICK: usize = 128;
+/// Segments for nobody that the program lets through in four ticks, and those of no connection in
+/// one, as it has them.
+const STRAYS_MAX: usize = 128;
 const STRAYS_TO_LISTENERS_PER_TICK: usize = 256;
 const SYNS_OF_KNOWN_PER_TICK: usize = 256;
 
@@ -292,16 +293,16 @@ fn segments_of_no_connection_get_through_as_far_as_they_may_be_answered() {
             let packet = packet.macs(sender.capabilities().mac, mac);
             let segment = packet.tcp(5000, 9, TcpFlags::ACK, b"");
             let (began, sent) = (Instant::now(), 1000);
-            // The link holds 256.
+            // The link holds 256. Six ticks or more.
             for _ in 0..sent / 40 {
                 send_frames(&sender, &segment, 40);
-                thread::sleep(Duration::from_micros(100));
+                thread::sleep(Duration::from_millis(4));
             }
             let ended = || stack.counts().received as usize + stack.device_drops().sum() as usize;
             while ended() < sent {
                 assert!(began.elapsed() < SOON, "{:?}", stack.device_drops());
             }
-            let most = STRAYS_PER_TICK * stray_ticks(began);
+            let most = STRAYS_MAX * (stray_ticks(began) / 4 + 2);
             let stray = stack.device_drops().stray as usize;
             let expected = if limited {
                 sent.saturating_sub(most)
