@@ -2,8 +2,14 @@
 //! interface that is polled so goes down.
 
 use std::fs;
+use std::io;
 use std::net::UdpSocket;
 use std::time::Instant;
+
+use netlink_bindings::netdev;
+use plimsoll_kernel::knobs::Netdev;
+use plimsoll_kernel::netlink::Socket;
+use plimsoll_kernel::scheduling::Scheduling;
 
 use super::Outcome;
 use super::guard::Guard;
@@ -52,9 +58,66 @@ pub(crate) fn threads(site: &Site) -> Outcome {
         }
     }
     let by = back_after_kill(site, &before)?;
+    let busy = all_the_time(site)?;
     Ok(format!(
-        "up to {most} threads in {ROUNDS} floods, each with a new link; settings as before, after the kill by the {by}"
+        "up to {most} threads in {ROUNDS} floods, each with a new link; settings as before, after the kill by the {by}; {busy}"
     ))
+}
+
+/// The operator has threads poll all the time: they are not the guard's to turn.
+fn all_the_time(site: &Site) -> Outcome<String> {
+    let before = Settings::of(site)?;
+    // veth has no instances before a program is attached.
+    if !poll(site, BUSILY)? || polling_threads(site)?.is_empty() {
+        return Ok("no threads poll all the time here".to_owned());
+    }
+    let socket = UdpSocket::bind((HOST, 0))?;
+    let (own, ran) = (Settings::of(site)?, polling_threads(site)?);
+    let guard = Guard::start_with(site, &WORDS)?;
+    let flood = Flood::start(site, datagrams(socket.local_addr()?.port()), FLOOD_PPS)?;
+    sees_flood(&guard)?;
+    let (mode, now) = (guard.mode()?, (Settings::of(site)?, polling_threads(site)?));
+    drop(flood);
+    guard.stop()?;
+    own.wait_until_back(site)?;
+    poll(site, IN_SOFTIRQS)?;
+    before.wait_until_back(site)?;
+    if now != (own, ran) {
+        return Err(format!("beside threads that poll all the time: {now:?}").into());
+    }
+    let polled = now.1.len();
+    Ok(format!(
+        "{polled} that poll all the time were left so in mode `{mode}`"
+    ))
+}
+
+/// Of `NETDEV_A_NAPI_THREADED`.
+const IN_SOFTIRQS: u32 = 0;
+const BUSILY: u32 = 2;
+
+/// Has the kernel poll each instance so. Whether it can: Linux 6.19 can poll all the time.
+fn poll(site: &Site, threaded: u32) -> Outcome<bool> {
+    let mut socket = Socket::new();
+    for napi in Netdev::new().instances(site.ifindex)? {
+        let mut request = netdev::Request::new().op_napi_set_do();
+        request.encode().push_id(napi.id).push_threaded(threaded);
+        let mut replies = socket.request(&request)?;
+        while let Some(reply) = replies.recv() {
+            match reply.map(drop).map_err(io::Error::from) {
+                Ok(()) => {}
+                Err(_) if threaded == BUSILY => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// How the threads are scheduled that poll the interface, as netlink tells of them.
+fn polling_threads(site: &Site) -> Outcome<Vec<Scheduling>> {
+    let instances = Netdev::new().instances(site.ifindex)?;
+    let threads = instances.iter().filter_map(|napi| napi.thread);
+    Ok(threads.map(Scheduling::of).collect::<io::Result<_>>()?)
 }
 
 /// Who has put the settings back. The keeper does not where instances go with the program, as
