@@ -5,25 +5,27 @@ use std::collections::BTreeSet;
 use std::io;
 use std::marker::PhantomData;
 
-use netlink_bindings::ethtool;
+use netlink_bindings::ethtool::{self, IterableBitset};
 use netlink_bindings::traits::{NetlinkRequest, Protocol};
+use netlink_bindings::utils::ErrorContext;
 
 use crate::netlink;
 
 /// Commands of `linux/ethtool_netlink_generated.h`. The bindings' own requests carry
 /// those of the kernel's answers (netlink-bindings 0.3.5).
 const FEATURES_GET: u8 = 11;
+const FEATURES_SET: u8 = 12;
 const RINGS_GET: u8 = 15;
 const CHANNELS_GET: u8 = 17;
 const COALESCE_GET: u8 = 19;
 
-/// A question with the right command.
-struct Get<O> {
+/// A question, or an order, with the right command.
+struct Ask<O> {
     payload: Vec<u8>,
     answered_as: PhantomData<O>,
 }
 
-impl<O: NetlinkRequest> Get<O> {
+impl<O: NetlinkRequest> Ask<O> {
     fn new(command: u8, question: &O) -> Self {
         let mut payload = question.payload().to_vec();
         // The command is the first byte of the generic header.
@@ -35,7 +37,7 @@ impl<O: NetlinkRequest> Get<O> {
     }
 
     /// What `read` makes of the answer; `None` if the driver or kernel does not tell.
-    fn ask<T>(&self, read: impl FnOnce(O::ReplyType<'_>) -> T) -> io::Result<Option<T>> {
+    fn send<T>(&self, read: impl FnOnce(O::ReplyType<'_>) -> T) -> io::Result<Option<T>> {
         let mut socket = netlink::Socket::new();
         let mut replies = match socket.request(self) {
             Ok(replies) => replies,
@@ -50,7 +52,7 @@ impl<O: NetlinkRequest> Get<O> {
     }
 }
 
-impl<O: NetlinkRequest> NetlinkRequest for Get<O> {
+impl<O: NetlinkRequest> NetlinkRequest for Ask<O> {
     type ReplyType<'buf> = O::ReplyType<'buf>;
 
     fn protocol(&self) -> Protocol {
@@ -79,8 +81,8 @@ impl<O: NetlinkRequest> NetlinkRequest for Get<O> {
 pub fn receive_ring(ifindex: u32) -> io::Result<Option<(u32, u32)>> {
     let mut question = ethtool::Request::new().op_rings_get_do();
     question.encode().nested_header().push_dev_index(ifindex);
-    let rings = Get::new(RINGS_GET, &question)
-        .ask(|rings| rings.get_rx().ok().zip(rings.get_rx_max().ok()))?;
+    let rings = Ask::new(RINGS_GET, &question)
+        .send(|rings| rings.get_rx().ok().zip(rings.get_rx_max().ok()))?;
     Ok(rings.flatten())
 }
 
@@ -93,7 +95,7 @@ pub fn receive_ring(ifindex: u32) -> io::Result<Option<(u32, u32)>> {
 pub fn receive_channels(ifindex: u32) -> io::Result<Option<(u32, u32)>> {
     let mut question = ethtool::Request::new().op_channels_get_do();
     question.encode().nested_header().push_dev_index(ifindex);
-    Get::new(CHANNELS_GET, &question).ask(|channels| {
+    Ask::new(CHANNELS_GET, &question).send(|channels| {
         let sum = |a: Option<u32>, b: Option<u32>| a.unwrap_or(0) + b.unwrap_or(0);
         (
             sum(
@@ -112,16 +114,71 @@ pub fn receive_channels(ifindex: u32) -> io::Result<Option<(u32, u32)>> {
 ///
 /// The kernel does not answer.
 pub fn active_features(ifindex: u32) -> io::Result<Option<BTreeSet<String>>> {
+    Ok(features(ifindex)?.map(|features| features.active))
+}
+
+/// Names of offloads.
+struct Features {
+    /// As the operator, or by default the driver, wants it.
+    wanted: BTreeSet<String>,
+    active: BTreeSet<String>,
+}
+
+fn features(ifindex: u32) -> io::Result<Option<Features>> {
     let mut question = ethtool::Request::new().op_features_get_do();
     question.encode().nested_header().push_dev_index(ifindex);
-    let features = Get::new(FEATURES_GET, &question).ask(|features| {
-        let bits = features.get_active().and_then(|active| active.get_bits());
-        let bits = bits.ok()?.get_bit();
-        let names =
-            bits.filter_map(|bit| Some(bit.get_name().ok()?.to_string_lossy().into_owned()));
-        Some(names.collect())
+    let names = |set: Result<IterableBitset<'_>, ErrorContext>| {
+        let bits = set.and_then(|set| set.get_bits()).ok()?.get_bit();
+        let names = bits.filter_map(|bit| bit.get_name().ok());
+        Some(
+            names
+                .map(|name| name.to_string_lossy().into_owned())
+                .collect(),
+        )
+    };
+    let features = Ask::new(FEATURES_GET, &question).send(|features| {
+        Some(Features {
+            wanted: names(features.get_wanted())?,
+            active: names(features.get_active())?,
+        })
     })?;
     Ok(features.flatten())
+}
+
+/// Says that an offload is wanted, or not. A driver that cannot have it leaves it off.
+///
+/// # Errors
+///
+/// The kernel knows none of this name, or refuses.
+pub fn switch_feature(ifindex: u32, name: &str, is_on: bool) -> io::Result<()> {
+    let mut order = ethtool::Request::new().op_features_set_do();
+    {
+        let attributes = order.encode().nested_header().push_dev_index(ifindex);
+        let bits = attributes.end_nested().nested_wanted().nested_bits();
+        let bit = bits.nested_bit().push_name_bytes(name.as_bytes());
+        if is_on {
+            bit.push_value(());
+        }
+    }
+    Ask::new(FEATURES_SET, &order).send(|_| ())?;
+    Ok(())
+}
+
+/// Has the driver look at an offload again that is wanted and off. Whether it is on now.
+///
+/// # Errors
+///
+/// The kernel does not answer, or refuses.
+pub(crate) fn renew_feature(ifindex: u32, name: &str) -> io::Result<bool> {
+    let is_off = features(ifindex)?
+        .is_some_and(|now| now.wanted.contains(name) && !now.active.contains(name));
+    if !is_off {
+        return Ok(false);
+    }
+    // The kernel asks the driver when what is wanted changes.
+    switch_feature(ifindex, name, false)?;
+    switch_feature(ifindex, name, true)?;
+    Ok(features(ifindex)?.is_some_and(|now| now.active.contains(name)))
 }
 
 /// How long an adapter holds interrupts back by itself.
@@ -141,7 +198,7 @@ pub struct Coalescing {
 pub fn coalescing(ifindex: u32) -> io::Result<Option<Coalescing>> {
     let mut question = ethtool::Request::new().op_coalesce_get_do();
     question.encode().nested_header().push_dev_index(ifindex);
-    let coalescing = Get::new(COALESCE_GET, &question).ask(|coalesce| {
+    let coalescing = Ask::new(COALESCE_GET, &question).send(|coalesce| {
         Some(Coalescing {
             receive_us: coalesce.get_rx_usecs().ok()?,
             is_adaptive: coalesce

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use crate::error::os;
-use crate::knobs::{Device, Statistic};
+use crate::knobs::{Device, Kept, Statistic};
 use crate::link;
 use crate::watcher::Watcher;
 use crate::xdp_link::{AttachError, XdpLink};
@@ -65,7 +65,7 @@ impl LastingLink {
         interface: &str,
         ifindex: u32,
     ) -> Result<Self, AttachError> {
-        let link = XdpLink::attach(program, interface, ifindex)?;
+        let link = attach(program, interface, ifindex)?;
         Self::of(link, program, interface, ifindex)
     }
 
@@ -116,7 +116,7 @@ impl LastingLink {
     pub fn attach_now(&mut self) -> Result<(), AttachError> {
         if self.link.is_none() {
             let program = self.program.as_fd();
-            self.link = Some(XdpLink::attach(program, &self.interface, self.ifindex)?);
+            self.link = Some(attach(program, &self.interface, self.ifindex)?);
             if let Some(losses) = &mut self.losses {
                 losses.attached();
             }
@@ -128,7 +128,13 @@ impl LastingLink {
     /// Detaches the program, to be attached again or not.
     pub fn detach(&mut self) {
         self.is_wanted = false;
-        self.link = None;
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(link) = self.link.take() {
+            keeping(self.ifindex, || drop(link));
+        }
     }
 
     /// Whether the program is to be attached, and is unless the driver refuses.
@@ -159,12 +165,33 @@ impl LastingLink {
             return Ok(false);
         }
         // Two at once there cannot be.
-        self.link = None;
+        self.end();
         let program = self.program.as_fd();
-        self.link = Some(XdpLink::attach(program, &self.interface, self.ifindex)?);
-        losses.attached();
+        self.link = Some(attach(program, &self.interface, self.ifindex)?);
+        if let Some(losses) = &mut self.losses {
+            losses.attached();
+        }
         Ok(true)
     }
+}
+
+impl Drop for LastingLink {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn attach(program: BorrowedFd<'_>, interface: &str, ifindex: u32) -> Result<XdpLink, AttachError> {
+    keeping(ifindex, || XdpLink::attach(program, interface, ifindex))
+}
+
+/// Does what may have a driver make its instances anew; they keep their settings, as far as the kernel
+/// lets.
+fn keeping<T>(ifindex: u32, change: impl FnOnce() -> T) -> T {
+    let kept = Kept::of(ifindex);
+    let changed = change();
+    let _ = kept.put_back();
+    changed
 }
 
 /// A [`LastingLink`] that needs no calls; dropping it detaches.

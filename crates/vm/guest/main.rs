@@ -4,6 +4,7 @@
 mod bond;
 mod guard;
 mod manager;
+mod offload;
 mod overload;
 mod settings;
 mod site;
@@ -155,6 +156,9 @@ impl Report {
         }
         if Step::Bond.is_for(&orders.driver) {
             self.step(Step::Bond, || bond::bond(site))?;
+        }
+        if Step::Offload.is_for(&orders.driver) {
+            self.step(Step::Offload, || offload::offload(site))?;
         }
         Ok(())
     }

@@ -1,9 +1,11 @@
 //! Everything that the guard may turn, as it is.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use plimsoll_kernel::ethtool;
 use plimsoll_kernel::knobs::{Attribute, DEFER_MARK, Device, Netdev};
 use plimsoll_kernel::link;
 
@@ -18,11 +20,13 @@ const ATTRIBUTES: [Attribute; 3] = [
 /// A keeper waits for the program to be detached, and drivers take their time for it.
 const BACK_LIMIT: Duration = Duration::from_secs(20);
 
-/// Of the device, and of each instance in the driver's order: a new id is no change.
+/// Of the device, and of each instance in the driver's order: a new id is no change. Drivers
+/// switch offloads off for a program.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     device: [Option<u64>; 3],
     instances: Vec<[Option<u32>; 3]>,
+    offloads: BTreeSet<String>,
 }
 
 impl Settings {
@@ -39,6 +43,7 @@ impl Settings {
         Ok(Self {
             device: values,
             instances: instances.into_iter().map(of).collect(),
+            offloads: ethtool::active_features(site.ifindex)?.unwrap_or_default(),
         })
     }
 
@@ -63,6 +68,11 @@ impl Settings {
     pub(crate) fn are_threaded(&self) -> bool {
         let mut instances = self.instances.iter();
         self.device[2] == Some(1) || instances.any(|instance| instance[2] == Some(1))
+    }
+
+    /// Whether instances are set as `other` has them.
+    pub(crate) fn has_instances_of(&self, other: &Self) -> bool {
+        self.instances == other.instances
     }
 
     /// Waits until all is as it was, and no program is attached.
@@ -100,6 +110,7 @@ impl fmt::Debug for Settings {
             f.write_str(", queue")?;
             list(f, &instance.map(|value| value.map(u64::from)))?;
         }
-        Ok(())
+        let offloads: Vec<&str> = self.offloads.iter().map(String::as_str).collect();
+        write!(f, ", offloads {}", offloads.join(" "))
     }
 }

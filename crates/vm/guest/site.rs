@@ -91,6 +91,11 @@ impl Site {
         self.masquerade()
     }
 
+    /// Takes the guarded host's VLAN device away.
+    pub(crate) fn end_vlan(&self) -> Outcome<()> {
+        ip("link delete vlan7")
+    }
+
     /// The guarded host is a gateway that masquerades for the one behind.
     fn masquerade(&self) -> Outcome<()> {
         ip("link add inner0 type veth peer name behind0")?;

@@ -57,13 +57,15 @@ pub enum Step {
     /// A bond of two veths: a guard on it says that its members are to be guarded and turns
     /// nothing of them; one on a member governs it.
     Bond,
+    /// Large receive offload, which vmxnet3 switches off for a program, is on again after it.
+    Offload,
     /// The guard has ended: settings are as before, nothing is attached or left on disk.
     End,
 }
 
 impl Step {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Boot,
         Self::Check,
         Self::Start,
@@ -77,6 +79,7 @@ impl Step {
         Self::Threads,
         Self::Stack,
         Self::Bond,
+        Self::Offload,
         Self::End,
     ];
 
@@ -94,6 +97,7 @@ impl Step {
         match self {
             Self::Bond => driver == "veth",
             Self::Stack => driver != "veth",
+            Self::Offload => driver == "vmxnet3",
             _ => true,
         }
     }
@@ -115,6 +119,7 @@ impl Step {
             Self::Threads => "threads",
             Self::Stack => "stack",
             Self::Bond => "bond",
+            Self::Offload => "offload",
             Self::End => "end",
         }
     }

@@ -74,6 +74,12 @@ impl Driver {
 #[derive(Debug)]
 pub(super) struct Fake(Arc<Mutex<Driver>>);
 
+impl Fake {
+    pub(super) fn of(driver: &Arc<Mutex<Driver>>) -> Self {
+        Self(Arc::clone(driver))
+    }
+}
+
 impl Family for Fake {
     fn instances(&mut self, _ifindex: u32) -> io::Result<Vec<Napi>> {
         let mut driver = self.0.lock().unwrap();
@@ -109,6 +115,7 @@ impl Family for Fake {
         };
         napi.defer_hard_irqs = change.defer_hard_irqs.or(napi.defer_hard_irqs);
         napi.gro_flush_timeout = change.gro_flush_timeout.or(napi.gro_flush_timeout);
+        napi.irq_suspend_timeout = change.irq_suspend_timeout.or(napi.irq_suspend_timeout);
         napi.threaded = change.threaded.or(napi.threaded);
         let thread = napi.thread.filter(|_| change.threaded == Some(0));
         let ran = thread.and_then(|thread| Scheduling::of(thread).ok());
@@ -135,6 +142,6 @@ pub(super) fn open(directory: &Path, driver: &Arc<Mutex<Driver>>) -> Knobs {
     let identity = Identity::of("lo").unwrap();
     let device = Device::open("lo", identity.ifindex).unwrap();
     let owner = Process::current().unwrap();
-    let netdev = Box::new(Fake(Arc::clone(driver)));
+    let netdev = Box::new(Fake::of(driver));
     Knobs::take(directory, "lo", identity, device, netdev, owner).unwrap()
 }

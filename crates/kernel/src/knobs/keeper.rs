@@ -40,7 +40,9 @@ use super::closed::Mark;
 use super::device::{Device, Identity};
 use super::heartbeat::Owner;
 use super::record::RecordFile;
-use super::{DIRECTORY, Heartbeat, Knobs, Netdev, OpenError, file_name, heartbeat, left_turned};
+use super::{
+    DIRECTORY, Heartbeat, Kept, Knobs, Netdev, OpenError, file_name, heartbeat, left_turned,
+};
 use crate::error::{os, with_causes};
 use crate::link;
 use crate::privileges::{Need, drop_capabilities, outlive_overload, require_single_thread};
@@ -104,6 +106,7 @@ impl Keeper {
             identity,
             guard,
             may_close,
+            kept: Kept::of(ifindex),
         };
         let (keepers, line) = UnixStream::pair().map_err(os("make a socket to the keeper"))?;
         require_single_thread("start the keeper of settings")?;
@@ -233,6 +236,8 @@ struct Ward {
     device: Device,
     guard: Process,
     may_close: bool,
+    /// Before its program came.
+    kept: Kept,
 }
 
 impl Ward {
@@ -246,9 +251,17 @@ impl Ward {
         wait_while(GUARD_LIMIT, || self.guard.is_alive());
         let (interface, guard) = (self.interface.clone(), self.guard);
         let say = |what: fmt::Arguments<'_>| say(&interface, what);
-        match self.restore(held.is_some()) {
-            Ok(None) => {}
-            Ok(Some(true)) => say(format_args!(" event=restored_after_kill")),
+        let stays = held.is_some();
+        let kept = self.put_back_lost(stays);
+        let restored = self.restore(stays);
+        if let Err(error) = &kept {
+            say(format_args!(
+                ": cannot put back what the driver lost: {error}"
+            ));
+        }
+        match restored {
+            Ok(None) if kept.unwrap_or(0) == 0 => {}
+            Ok(None | Some(true)) => say(format_args!(" event=restored_after_kill")),
             Ok(Some(false)) => say(format_args!(
                 " event=restore_deferred: `plimsoll guard restore` or the next guard puts the rest back"
             )),
@@ -358,6 +371,15 @@ impl Ward {
         Ok(Knobs::relieve(&self.interface, device, left, file)?)
     }
 
+    /// Of what the driver lost with the program; see [`Kept`]. A program that `stays` takes nothing.
+    fn put_back_lost(&self, stays: bool) -> io::Result<usize> {
+        if stays {
+            return Ok(0);
+        }
+        wait_for_detachment(self.identity.ifindex);
+        self.kept.put_back()
+    }
+
     /// Whether everything is back; `None` if nothing was turned, or the interface is gone with
     /// its settings. If
     /// the program `stays`, nobody waits for its end.
@@ -388,13 +410,12 @@ impl Ward {
         )?;
         // Nobody answers there any more, and under the lock nobody does yet.
         let _ = std::fs::remove_file(answers);
-        // The kernel detaches the program a moment after the guard's end. Instances that
-        // are made anew then may have the values that they had before.
+        // Instances that are made anew as the program goes may have the values that they had before.
         if let Some(left) = left {
             // One that stays is another's.
-            wait_while(DETACH_LIMIT, || {
-                !stays && link::link(ifindex).is_ok_and(|link| link.xdp.is_some())
-            });
+            if !stays {
+                wait_for_detachment(ifindex);
+            }
             let instances = knobs.instances();
             if knobs.is_gone() {
                 return Ok(knobs.is_elsewhere().then(|| knobs.is_untouched()));
@@ -445,6 +466,13 @@ fn wait_while(limit: Duration, is_so: impl Fn() -> bool) {
     while is_so() && Instant::now() < end {
         sleep(LOOK_AGAIN);
     }
+}
+
+/// The kernel detaches a program a moment after its process is gone.
+fn wait_for_detachment(ifindex: u32) {
+    wait_while(DETACH_LIMIT, || {
+        link::link(ifindex).is_ok_and(|link| link.xdp.is_some())
+    });
 }
 
 /// Makes the child a process of its own: what stops the guard does not stop it,

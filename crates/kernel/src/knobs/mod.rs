@@ -17,6 +17,7 @@
 //! | `sweep` | files of namespaces that are gone |
 //! | `keeper` | the process that restores for a killed guard |
 //! | `heartbeat` | how it knows that a guard hangs |
+//! | `kept` | what a driver loses as a program comes or goes |
 //! | `closed` | interfaces that stay closed after a kill |
 //! | `record`, `lock` | the files |
 //! | `guarding` | whose they are, also if the interface was renamed |
@@ -34,6 +35,7 @@ mod guarding;
 mod heartbeat;
 mod instances;
 mod keeper;
+mod kept;
 mod lock;
 mod napi;
 pub(crate) mod record;
@@ -60,6 +62,7 @@ pub use grouping::Regrouping;
 pub use guarding::{Guarding, file_of_guard, owner};
 pub use heartbeat::Heartbeat;
 pub use keeper::Keeper;
+pub(crate) use kept::Kept;
 use lock::Lock;
 use napi::Family;
 pub use napi::{Napi, Netdev};

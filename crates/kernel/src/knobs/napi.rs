@@ -58,10 +58,11 @@ impl Napi {
 const BUSY_THREAD: u32 = 2;
 
 /// A setting of one instance to change; `None` leaves it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) defer_hard_irqs: Option<u32>,
     pub(crate) gro_flush_timeout: Option<u32>,
+    pub(crate) irq_suspend_timeout: Option<u32>,
     pub(crate) threaded: Option<u32>,
 }
 
@@ -180,6 +181,9 @@ impl Netdev {
             }
             if let Some(time) = change.gro_flush_timeout {
                 attributes = attributes.push_gro_flush_timeout(time);
+            }
+            if let Some(time) = change.irq_suspend_timeout {
+                attributes = attributes.push_irq_suspend_timeout(time);
             }
             if let Some(threaded) = change.threaded {
                 attributes.push_threaded(threaded);

@@ -343,7 +343,7 @@ impl Knobs {
             } => Change {
                 defer_hard_irqs: Some(defer_hard_irqs),
                 gro_flush_timeout: Some(gro_flush_timeout),
-                threaded: None,
+                ..Change::default()
             },
             Setting::Threaded { value, .. } => Change {
                 threaded: Some(value),
@@ -444,7 +444,7 @@ impl Knobs {
             let change = Change {
                 defer_hard_irqs: Some(defer_hard_irqs),
                 gro_flush_timeout: Some(gro_flush_timeout),
-                threaded: None,
+                ..Change::default()
             };
             self.netdev.set(napi.id, change)?;
             marks += 1;

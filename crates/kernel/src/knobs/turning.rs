@@ -190,7 +190,7 @@ impl Knobs {
             let change = Change {
                 defer_hard_irqs: Some(defer),
                 gro_flush_timeout: Some(timeout),
-                threaded: None,
+                ..Change::default()
             };
             self.netdev
                 .set(napi.id, change)

@@ -40,6 +40,7 @@ fn with_ward(guard: fn() -> Process, test: impl FnOnce(Ward, Knobs) + Send) {
             identity: identity.clone(),
             guard,
             may_close: false,
+            kept: Kept::default(),
         };
         let netdev = Box::new(Netdev::new());
         let directory = Path::new(DIRECTORY);
