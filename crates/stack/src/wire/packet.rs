@@ -18,6 +18,10 @@ use crate::device::Mac;
 use crate::outcome::Outcome;
 
 const FRAGMENT_HEADER_BYTES: usize = 8;
+/// The only option without a length (RFC 8200, 4.2).
+const OPTION_PAD_1: u8 = 0;
+/// In an option's type: all values but "skip" have the packet discarded.
+const OPTION_DISCARDS: u8 = 0xc0;
 
 /// How much of a datagram a packet holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +172,9 @@ fn walk_extensions(frame: &[u8], packet: &mut Packet) -> Result<(), Outcome> {
             }
             IpProtocol::HopByHop | IpProtocol::Ipv6Route | IpProtocol::Ipv6Opts => {
                 let header = Ipv6ExtHeader::new_checked(bytes).map_err(|_| Outcome::Malformed)?;
+                if packet.protocol != IpProtocol::Ipv6Route {
+                    pass_options(header.payload())?;
+                }
                 packet.protocol = header.next_header();
                 packet.payload.start += (usize::from(header.header_len()) + 1) * 8;
             }
@@ -175,4 +182,22 @@ fn walk_extensions(frame: &[u8], packet: &mut Packet) -> Result<(), Outcome> {
         }
     }
     Err(Outcome::Other)
+}
+
+/// Whether a host that does not know these options may go past them: the two high bits of a type say so (RFC
+/// 8200, 4.2). Those that are known, pads and the router alert, have neither. No error is sent.
+fn pass_options(mut options: &[u8]) -> Result<(), Outcome> {
+    while let [kind, rest @ ..] = options {
+        if kind & OPTION_DISCARDS != 0 {
+            return Err(Outcome::Other);
+        }
+        options = match (*kind, rest) {
+            (OPTION_PAD_1, _) => rest,
+            (_, [length, data @ ..]) => {
+                data.get(usize::from(*length)..).ok_or(Outcome::Malformed)?
+            }
+            _ => return Err(Outcome::Malformed),
+        };
+    }
+    Ok(())
 }

@@ -28,6 +28,7 @@ mod many;
 mod messages;
 mod missed;
 mod odd_peers;
+mod options;
 mod overtaken;
 mod paced_udp;
 mod pacing;
