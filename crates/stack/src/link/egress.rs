@@ -11,7 +11,7 @@ use plimsoll_core::time::Instant;
 
 use super::identification::Identification;
 use super::membership::{Memberships, Query};
-use super::neighbours::{Neighbours, Resolved};
+use super::neighbours::{Neighbours, Resolved, Word};
 use super::paths::{self, Paths};
 use super::peers::Peers;
 use super::resolution::{Builder, solicited_node};
@@ -340,12 +340,12 @@ impl Egress {
         }
     }
 
-    /// A neighbour made itself known: appends the frames that waited for it.
+    /// A neighbour said that it is at `mac`, or where it was: appends the frames that waited for it.
     pub(crate) fn learn(
         &self,
         address: IpAddr,
-        mac: Mac,
-        asked_us: bool,
+        mac: Option<Mac>,
+        word: Word,
         batch: &mut Batch,
         now: Instant,
     ) {
@@ -353,7 +353,10 @@ impl Egress {
         if self.is_local(address) {
             return;
         }
-        let waited = self.neighbours.lock().learn(address, mac, asked_us, now);
+        let Some(mac) = mac else {
+            return self.neighbours.lock().confirm(address, word, now);
+        };
+        let waited = self.neighbours.lock().learn(address, mac, word, now);
         for mut frame in waited {
             emit::set_link_destination(&mut frame, mac);
             batch.push_back(frame);

@@ -4,9 +4,14 @@
 //! Pure: time comes in, questions to be asked go out. An entry is believed for
 //! a minute, then used a little longer while it is asked for again. For an
 //! unknown neighbour some frames are kept until it answers. An answer about an
-//! unknown neighbour that nobody asked for changes nothing; about a known one any answer
-//! counts. A neighbour that asks for us is learnt, since it is about to be answered. Unknown ones
-//! push out a quarter of the known ones at most.
+//! unknown neighbour that nobody asked for changes nothing. A neighbour that asks for us is learnt,
+//! since it is about to be answered. Unknown ones push out a quarter of the known ones at most, and
+//! known ones that nothing was sent to go before those in use.
+//!
+//! **Who moves is followed, and asked.** Another Ethernet address for a known neighbour replaces the old
+//! one, unless an advertisement says that it does not override (RFC 4861, 7.2.5). Unless it answers a
+//! question of ours it is only used as an old entry is: until the neighbour was asked again. So what
+//! somebody made up lasts until the true neighbour answers, and not for a minute.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -34,13 +39,39 @@ const ENTRIES_MAX: usize = 1024;
 /// Neighbours that are asked for at a time: so many others they can push out.
 const UNKNOWN_MAX: usize = 256;
 
+/// How a neighbour comes to say where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It asks for us.
+    Question,
+    /// It asks for somebody else, or for itself, to say where it is now (ARP alone).
+    Aside,
+    Answer {
+        /// To a question.
+        solicited: bool,
+        /// It counts more than what is known.
+        overrides: bool,
+    },
+}
+
+impl Word {
+    /// ARP knows no other.
+    pub(crate) const ARP_REPLY: Self = Self::Answer {
+        solicited: true,
+        overrides: true,
+    };
+}
+
 #[derive(Debug)]
 struct Entry {
     mac: Option<Mac>,
     /// When it was learnt.
     learnt: Instant,
+    believed_until: Instant,
+    /// When something was sent there.
+    used: Option<Instant>,
     asked: u32,
-    asked_at: Instant,
+    asked_at: Option<Instant>,
     pending: Vec<Frame>,
 }
 
@@ -76,6 +107,7 @@ impl Neighbours {
             return Resolved::Dropped;
         };
         if let Some(mac) = entry.mac {
+            entry.used = Some(now);
             let ask = entry.is_old(now) && entry.ask(now);
             return Resolved::To { mac, frame, ask };
         }
@@ -91,8 +123,11 @@ impl Neighbours {
     /// Where the neighbour at `address` is, of which there is doubt, as far as that is known, and
     /// whether to ask for it.
     pub(crate) fn doubt(&mut self, address: IpAddr, now: Instant) -> (Option<Mac>, bool) {
-        let entry = self.entry(address, now);
-        entry.map_or((None, false), |entry| (entry.mac, entry.ask(now)))
+        let Some(entry) = self.entry(address, now) else {
+            return (None, false);
+        };
+        entry.used = Some(now);
+        (entry.mac, entry.ask(now))
     }
 
     /// What is known of the neighbour at `address`. Nothing: too many are unknown.
@@ -112,17 +147,18 @@ impl Neighbours {
         Some(entry.insert_entry(Entry::new(now)).into_mut())
     }
 
-    /// `address` is at `mac`. Returns the frames that waited for it. Unless
-    /// `asked_us`, only of neighbours that are known or were asked for.
+    /// `address` is at `mac`, by this word. Returns the frames that waited for it. But for a question,
+    /// only of neighbours that are known or were asked for.
     pub(crate) fn learn(
         &mut self,
         address: IpAddr,
         mac: Mac,
-        asked_us: bool,
+        word: Word,
         now: Instant,
     ) -> Vec<Frame> {
         let known = self.entries.contains_key(&address);
-        if mac[0] & 1 == 1 || !known && !asked_us {
+        let is_station = mac[0] & 1 == 0 && mac != [0; 6];
+        if !is_station || !known && word != Word::Question {
             return Vec::new();
         }
         if !known {
@@ -133,10 +169,20 @@ impl Neighbours {
             .entry(address)
             .or_insert_with(|| Entry::new(now));
         self.unknown -= usize::from(known && entry.mac.is_none());
-        (entry.mac, entry.learnt, entry.asked) = (Some(mac), now, 0);
+        entry.hear(mac, word, now);
         let pending = std::mem::take(&mut entry.pending);
         self.pending -= pending.len();
         pending
+    }
+
+    /// The neighbour at `address` has not said where it is. If it answers a question, it is where it was.
+    pub(crate) fn confirm(&mut self, address: IpAddr, word: Word, now: Instant) {
+        let Some(entry) = self.entries.get_mut(&address) else {
+            return;
+        };
+        if let Some(mac) = entry.mac {
+            entry.hear(mac, word, now);
+        }
     }
 
     /// The neighbours to be asked for now; those that did not answer are given up. Also the frames
@@ -163,17 +209,20 @@ impl Neighbours {
     /// When [`poll_questions`](Self::poll_questions) has something to say.
     pub(crate) fn next_question(&self) -> Option<Instant> {
         let unknown = self.entries.values().filter(|entry| entry.mac.is_none());
-        unknown.map(|entry| entry.asked_at + ASK_AGAIN).min()
+        unknown
+            .map(|entry| entry.asked_at.map_or(entry.learnt, |at| at + ASK_AGAIN))
+            .min()
     }
 
-    /// Room for one more: the known one that was learnt first goes.
+    /// Room for one more: the known one goes that was not used for the longest time, and before all
+    /// others those that never were. Who asks for us in others' names must not have us forget who we talk to.
     fn make_room(&mut self) {
         if self.entries.len() < ENTRIES_MAX {
             return;
         }
         let known = self.entries.iter().filter(|(_, entry)| entry.mac.is_some());
         let oldest = known
-            .min_by_key(|(_, entry)| entry.learnt)
+            .min_by_key(|(_, entry)| (entry.used, entry.learnt))
             .map(|(at, _)| *at);
         if let Some(address) = oldest {
             self.entries.remove(&address);
@@ -186,35 +235,93 @@ impl Entry {
         Self {
             mac: None,
             learnt: now,
+            believed_until: now,
+            used: None,
             asked: 0,
-            asked_at: Instant::ZERO,
+            asked_at: None,
             pending: Vec::new(),
         }
     }
 
+    /// It is at `mac`, by this word (RFC 4861, 7.2.3 and 7.2.5).
+    fn hear(&mut self, mac: Mac, word: Word, now: Instant) {
+        let (confirms, overrides) = match word {
+            Word::Question | Word::Aside => (true, true),
+            Word::Answer {
+                solicited,
+                overrides,
+            } => (solicited, overrides),
+        };
+        let is_answer = matches!(word, Word::Answer { .. }) && confirms && self.asked > 0;
+        match self.mac {
+            None => {
+                (self.mac, self.learnt) = (Some(mac), now);
+                if confirms {
+                    self.believe(now);
+                } else {
+                    self.distrust(now);
+                }
+            }
+            Some(known) if known == mac => {
+                if confirms {
+                    self.believe(now);
+                }
+            }
+            Some(_) if !overrides => {
+                if !self.is_old(now) {
+                    self.distrust(now);
+                }
+            }
+            Some(_) => {
+                (self.mac, self.learnt) = (Some(mac), now);
+                if is_answer {
+                    self.believe(now);
+                } else {
+                    self.distrust(now);
+                }
+            }
+        }
+    }
+
+    fn believe(&mut self, now: Instant) {
+        (self.believed_until, self.asked) = (now + BELIEVED, 0);
+    }
+
+    /// From now on it is old. Two that claim one address have no question asked for each of their words.
+    fn distrust(&mut self, now: Instant) {
+        self.believed_until = now;
+        self.asked = u32::from(!self.is_rested(now));
+    }
+
     /// Nobody has answered for too long: it is as if it had never been known.
     fn is_to_be_forgotten(&self, now: Instant) -> bool {
-        self.mac.is_some() && now.saturating_since(self.learnt) > BELIEVED + USED
+        self.mac.is_some() && now > self.believed_until + USED
     }
 
     /// It is used for a while yet, and asked for.
     fn is_old(&self, now: Instant) -> bool {
-        now.saturating_since(self.learnt) > BELIEVED
+        now > self.believed_until
     }
 
     /// Whether to ask now; counts the question.
     fn ask(&mut self, now: Instant) -> bool {
-        let due = self.asked == 0 || now.saturating_since(self.asked_at) >= ASK_AGAIN;
+        let due = self.asked == 0 || self.is_rested(now);
         if due && self.asked < ASK_MAX {
             self.asked += 1;
-            self.asked_at = now;
+            self.asked_at = Some(now);
             return true;
         }
         false
     }
 
+    /// The last question was long enough ago.
+    fn is_rested(&self, now: Instant) -> bool {
+        let since = |at| now.saturating_since(at);
+        self.asked_at.is_none_or(|at| since(at) >= ASK_AGAIN)
+    }
+
     fn is_given_up(&self, now: Instant) -> bool {
-        self.asked >= ASK_MAX && now.saturating_since(self.asked_at) >= ASK_AGAIN
+        self.asked >= ASK_MAX && self.is_rested(now)
     }
 }
 
@@ -264,7 +371,7 @@ mod tests {
         let last = IpAddr::from([10, 0, 2, 1]);
         assert!(matches!(resolve(last, NOW), Resolved::Dropped));
         assert_eq!(
-            cache.learn(address(), MAC, false, NOW).len(),
+            cache.learn(address(), MAC, Word::ARP_REPLY, NOW).len(),
             PENDING_MAX,
             "all that waited"
         );
@@ -292,13 +399,16 @@ mod tests {
             (None, false),
             "asked a moment ago"
         );
-        assert_eq!(cache.learn(address(), MAC, false, NOW).len(), 0);
+        assert_eq!(cache.learn(address(), MAC, Word::ARP_REPLY, NOW).len(), 0);
         // However fresh it is: the peer may have moved.
         for second in 0..u64::from(ASK_MAX) {
             assert_eq!(cache.doubt(address(), at(second)), (Some(MAC), true));
         }
         assert_eq!(cache.doubt(address(), at(10)), (Some(MAC), false));
-        assert_eq!(cache.learn(address(), MAC, false, at(10)).len(), 0);
+        assert_eq!(
+            cache.learn(address(), MAC, Word::ARP_REPLY, at(10)).len(),
+            0
+        );
         assert_eq!(cache.doubt(address(), at(11)), (Some(MAC), true));
     }
 
@@ -322,7 +432,7 @@ mod tests {
     fn an_old_entry_is_used_while_it_is_asked_for_again() {
         let (pool, mut cache) = (pool(), Neighbours::default());
         let _ = cache.resolve(address(), pool.take().unwrap(), NOW);
-        cache.learn(address(), MAC, false, NOW);
+        cache.learn(address(), MAC, Word::ARP_REPLY, NOW);
         let mut resolve = |now| cache.resolve(address(), pool.take().unwrap(), now);
         assert!(matches!(resolve(at(60)), Resolved::To { ask: false, .. }));
         assert!(matches!(resolve(at(61)), Resolved::To { ask: true, .. }));
@@ -333,7 +443,7 @@ mod tests {
     #[test]
     fn a_forgotten_neighbour_is_asked_three_times_again() {
         let (pool, mut cache) = (pool(), Neighbours::default());
-        cache.learn(address(), MAC, true, NOW);
+        cache.learn(address(), MAC, Word::Question, NOW);
         let resolve = |cache: &mut Neighbours, second| {
             cache.resolve(address(), pool.take().unwrap(), at(second))
         };
@@ -355,7 +465,12 @@ mod tests {
     fn unknown_neighbours_push_out_a_quarter_of_the_known_ones_at_most() {
         let (pool, mut cache) = (pool(), Neighbours::default());
         for k in 0..ENTRIES_MAX as u32 {
-            cache.learn(IpAddr::from(k.to_be_bytes()), MAC, true, at(k.into()));
+            cache.learn(
+                IpAddr::from(k.to_be_bytes()),
+                MAC,
+                Word::Question,
+                at(k.into()),
+            );
         }
         let known = |cache: &Neighbours| {
             let entries = cache.entries.values();
@@ -399,20 +514,92 @@ mod tests {
         assert_eq!(cache.entries.len(), before);
     }
 
+    /// Who had an address was whoever said so last, for a minute (RFC 4861, 7.2.3 and 7.2.5).
+    #[test]
+    fn a_word_is_believed_as_far_as_it_goes() {
+        const OTHER: Mac = [2, 0, 0, 0, 0, 8];
+        let answer = |solicited, overrides| Word::Answer {
+            solicited,
+            overrides,
+        };
+        // A minute after it was learnt it is asked for if somebody uses it.
+        let (fresh, old) = (at(10), at(62));
+        for (when, asked, mac, word, expected) in [
+            (fresh, false, MAC, answer(true, false), (MAC, false)),
+            (fresh, false, MAC, answer(false, true), (MAC, false)),
+            (fresh, false, OTHER, answer(true, false), (MAC, true)),
+            (fresh, false, OTHER, answer(false, false), (MAC, true)),
+            (fresh, false, OTHER, answer(true, true), (OTHER, true)),
+            (fresh, false, OTHER, answer(false, true), (OTHER, true)),
+            (fresh, false, OTHER, Word::Question, (OTHER, true)),
+            (fresh, false, OTHER, Word::Aside, (OTHER, true)),
+            (fresh, false, [0; 6], Word::Aside, (MAC, false)),
+            (old, true, MAC, answer(true, false), (MAC, false)),
+            (old, true, OTHER, answer(true, true), (OTHER, false)),
+            (old, true, OTHER, answer(true, false), (MAC, true)),
+            (old, true, OTHER, answer(false, true), (OTHER, true)),
+            (old, true, OTHER, Word::Question, (OTHER, true)),
+            (old, false, MAC, answer(false, false), (MAC, true)),
+            (old, false, MAC, Word::Question, (MAC, false)),
+        ] {
+            let (pool, mut cache) = (pool(), Neighbours::default());
+            let resolve = |cache: &mut Neighbours, now| match cache.resolve(
+                address(),
+                pool.take().unwrap(),
+                now,
+            ) {
+                Resolved::To { mac, ask, .. } => (mac, ask),
+                other => panic!("{other:?}"),
+            };
+            cache.learn(address(), MAC, Word::Question, NOW);
+            if asked {
+                assert_eq!(resolve(&mut cache, when), (MAC, when == old));
+            }
+            cache.learn(address(), mac, word, when);
+            let then = when + ASK_AGAIN;
+            let found = resolve(&mut cache, then);
+            assert_eq!(found, expected, "{when:?} {mac:?} {word:?}");
+        }
+    }
+
+    /// Each of their words would have led to a question, which both answer.
+    #[test]
+    fn two_that_claim_one_address_are_asked_once_a_second() {
+        const OTHER: Mac = [2, 0, 0, 0, 0, 8];
+        let (pool, mut cache) = (pool(), Neighbours::default());
+        cache.learn(address(), MAC, Word::Question, NOW);
+        let mut questions = 0;
+        for tenth in 0..100 {
+            let now = NOW + Duration::from_millis(100) * tenth;
+            for mac in [OTHER, MAC] {
+                cache.learn(address(), mac, Word::ARP_REPLY, now);
+                let resolved =
+                    cache.resolve(address(), pool.take().unwrap(), now + ASK_AGAIN / 100);
+                questions += u32::from(matches!(resolved, Resolved::To { ask: true, .. }));
+            }
+        }
+        assert!((9..=11).contains(&questions), "{questions}");
+    }
+
     #[test]
     fn nobody_is_learnt_who_was_not_asked_for_and_did_not_ask() {
         let (pool, mut cache) = (pool(), Neighbours::default());
-        cache.learn(address(), MAC, false, NOW);
+        cache.learn(address(), MAC, Word::ARP_REPLY, NOW);
         let unknown = cache.resolve(address(), pool.take().unwrap(), NOW);
         assert!(matches!(unknown, Resolved::Kept { .. }));
-        cache.learn(address(), [0xff; 6], false, NOW);
+        cache.learn(address(), [0xff; 6], Word::ARP_REPLY, NOW);
         let group = cache.resolve(address(), pool.take().unwrap(), NOW);
         assert!(matches!(group, Resolved::Kept { .. }), "no unicast address");
         for k in 0..5000_u32 {
-            cache.learn(IpAddr::from(k.to_be_bytes()), MAC, true, at(k.into()));
+            cache.learn(
+                IpAddr::from(k.to_be_bytes()),
+                MAC,
+                Word::Question,
+                at(k.into()),
+            );
         }
         assert!(cache.entries.len() <= ENTRIES_MAX);
-        let _ = cache.learn(address(), MAC, false, NOW);
+        let _ = cache.learn(address(), MAC, Word::ARP_REPLY, NOW);
         let known = cache.resolve(address(), pool.take().unwrap(), NOW);
         assert!(matches!(known, Resolved::To { .. }), "waited for, so kept");
     }

@@ -12,6 +12,7 @@ use smoltcp::wire::{
 };
 
 use super::membership::ALL_NODES;
+use super::neighbours::Word;
 use crate::device::{Frame, HEADROOM_BYTES, Mac, Pool};
 use crate::wire::packet::Packet;
 use crate::wire::{ETHERNET_BYTES, emit};
@@ -22,6 +23,8 @@ const BROADCAST: Mac = [0xff; 6];
 const ND_HOP_LIMIT: u8 = 255;
 /// The fixed part of a solicitation or advertisement.
 const ND_FIXED_BYTES: usize = 24;
+/// An option with an Ethernet address (4.6.1).
+const LINK_ADDRESS_BYTES: usize = 8;
 
 /// What a neighbour says or wants to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +36,12 @@ pub(crate) enum Message {
         /// Where an answer goes.
         answer_to: Mac,
     },
-    /// `address` is at `mac`.
-    Answer { address: IpAddr, mac: Mac },
+    /// `address` is at `mac`, or where it was.
+    Answer {
+        address: IpAddr,
+        mac: Option<Mac>,
+        word: Word,
+    },
 }
 
 /// Reads an ARP frame, whose Ethernet header has been checked.
@@ -57,7 +64,11 @@ pub(crate) fn parse_arp(frame: &[u8]) -> Option<Message> {
             from: (!from.is_unspecified()).then_some((from, mac)),
             answer_to: mac,
         }),
-        ArpOperation::Reply => Some(Message::Answer { address: from, mac }),
+        ArpOperation::Reply => Some(Message::Answer {
+            address: from,
+            mac: Some(mac),
+            word: Word::ARP_REPLY,
+        }),
         ArpOperation::Unknown(_) => None,
     }
 }
@@ -75,38 +86,60 @@ pub(crate) fn parse_nd(frame: &[u8], packet: &Packet) -> Option<Message> {
     }
     let target = icmp.target_addr();
     let options = &bytes[ND_FIXED_BYTES..];
+    if target.is_multicast() {
+        return None;
+    }
     match icmp.msg_type() {
         Icmpv6Message::NeighborSolicit => {
-            let mac = link_address(options, NdiscOptionType::SourceLinkLayerAddr);
+            let mac = link_address(options, NdiscOptionType::SourceLinkLayerAddr).ok()?;
             let known = !source.is_unspecified();
+            // Who has no address yet asks the group, and names none (7.1.1).
+            if !known && (mac.is_some() || destination != solicited_node(target)) {
+                return None;
+            }
             Some(Message::Question {
                 target: target.into(),
-                from: mac.filter(|_| known).map(|mac| (source.into(), mac)),
+                from: mac.map(|mac| (source.into(), mac)),
                 answer_to: mac.unwrap_or(packet.via),
             })
         }
         Icmpv6Message::NeighborAdvert => {
-            let mac = link_address(options, NdiscOptionType::TargetLinkLayerAddr);
+            let mac = link_address(options, NdiscOptionType::TargetLinkLayerAddr).ok()?;
+            let flags = icmp.neighbor_flags();
+            let solicited = flags.contains(NdiscNeighborFlags::SOLICITED);
+            // Who answers a question answers who asked (7.1.2).
+            if solicited && destination.is_multicast() {
+                return None;
+            }
             Some(Message::Answer {
                 address: target.into(),
-                mac: mac.unwrap_or(packet.via),
+                mac,
+                word: Word::Answer {
+                    solicited,
+                    overrides: flags.contains(NdiscNeighborFlags::OVERRIDE),
+                },
             })
         }
         _ => None,
     }
 }
 
-/// The Ethernet address in an option of type `wanted`.
-fn link_address(mut options: &[u8], wanted: NdiscOptionType) -> Option<Mac> {
+/// The options cannot be told apart.
+struct Malformed;
+
+/// The Ethernet address in an option of type `wanted`, if there is one.
+fn link_address(mut options: &[u8], wanted: NdiscOptionType) -> Result<Option<Mac>, Malformed> {
+    let mut found = None;
     while !options.is_empty() {
-        let option = NdiscOption::new_checked(options).ok()?;
+        let option = NdiscOption::new_checked(options).map_err(|_| Malformed)?;
         let length = usize::from(option.data_len()) * 8;
-        if option.option_type() == wanted && length == 8 {
-            return options.get(2..8)?.try_into().ok();
+        let (option, others) = options.split_at_checked(length).ok_or(Malformed)?;
+        if length == LINK_ADDRESS_BYTES && option[0] == u8::from(wanted) {
+            found = found.or(option[2..].first_chunk().copied());
         }
-        options = options.get(length..)?;
+        options = others;
     }
-    None
+    Ok(found)
 }
 
 /// Who builds: this host on its link.
@@ -254,7 +287,8 @@ mod tests {
             let answer = builder.answer(target, Some(from), [2; 6]).unwrap();
             let expected = Message::Answer {
                 address: target,
-                mac: MAC,
+                mac: Some(MAC),
+                word: Word::ARP_REPLY,
             };
             assert_eq!(message(&answer), Some(expected));
             assert_eq!(answer[..6], [2; 6]);
@@ -272,6 +306,33 @@ mod tests {
         let mut frame = builder.question(from, to).unwrap();
         frame[ETHERNET_BYTES + 7] = 254;
         assert_eq!(message(&frame), None);
+    }
+
+    /// RFC 4861, 4.6: it was taken for one without an address.
+    #[test]
+    fn a_message_with_an_option_of_no_length_says_nothing() {
+        let pool = Pool::new(8, 2048).unwrap();
+        let builder = Builder {
+            pool: &pool,
+            mac: MAC,
+        };
+        let (from, to): (Ipv6Addr, Ipv6Addr) =
+            ("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());
+        let question = builder.question(from.into(), to.into()).unwrap();
+        let answer = builder
+            .answer(to.into(), Some(from.into()), [2; 6])
+            .unwrap();
+        for (mut frame, ends) in [(question, (from, solicited_node(to))), (answer, (to, from))] {
+            let packet = packet::parse(&frame).unwrap();
+            let mut said = |units| {
+                frame[packet.payload.start + ND_FIXED_BYTES + 1] = units;
+                let icmp = &mut frame[packet.payload.clone()];
+                Icmpv6Packet::new_unchecked(icmp).fill_checksum(&ends.0, &ends.1);
+                message(&frame)
+            };
+            assert_ne!(said(1), None);
+            assert_eq!(said(0), None);
+        }
     }
 
     #[test]

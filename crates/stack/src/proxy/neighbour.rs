@@ -11,6 +11,7 @@ use super::{Desk, TURN_FRAMES, Task, trouble};
 use crate::device::Frame;
 use crate::host::Host;
 use crate::link::membership;
+use crate::link::neighbours::Word;
 use crate::link::resolution::{self, Message};
 use crate::outcome::Outcome;
 use crate::wire::packet;
@@ -69,15 +70,15 @@ impl Task for Neighbours {
                 answer_to,
             }) if egress.is_local(target) => {
                 if let Some((address, mac)) = from {
-                    egress.learn(address, mac, true, &mut desk.out, now);
+                    egress.learn(address, Some(mac), Word::Question, &mut desk.out, now);
                 }
                 let from = from.map(|(address, _)| address);
                 desk.out
                     .extend(egress.builder().answer(target, from, answer_to));
                 desk.tally.count(Outcome::Control);
             }
-            Some(Message::Answer { address, mac }) => {
-                egress.learn(address, mac, false, &mut desk.out, now);
+            Some(Message::Answer { address, mac, word }) => {
+                egress.learn(address, mac, word, &mut desk.out, now);
                 desk.tally.count(Outcome::Control);
             }
             // Somebody looks for somebody else, or for itself, to say where it is now. By ARP who is
@@ -86,7 +87,7 @@ impl Task for Neighbours {
                 from: Some((address @ IpAddr::V4(_), mac)),
                 ..
             }) => {
-                egress.learn(address, mac, false, &mut desk.out, now);
+                egress.learn(address, Some(mac), Word::Aside, &mut desk.out, now);
                 desk.tally.count(Outcome::Other);
             }
             // Others' neighbour discovery, or a router's.

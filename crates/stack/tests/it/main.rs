@@ -27,6 +27,7 @@ mod kernel;
 mod many;
 mod messages;
 mod missed;
+mod neighbours;
 mod odd_peers;
 mod options;
 mod overtaken;
