@@ -81,6 +81,7 @@ impl Host {
         }
         for broadcast in egress.broadcasts() {
             table.add_broadcast(broadcast)?;
+            device.add_broadcast(broadcast)?;
         }
         let book = Book::default();
         let polling = match &config.path {

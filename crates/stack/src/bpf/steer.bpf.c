@@ -393,7 +393,7 @@ static __always_inline __u32 socket_of(const struct address *address, __u8 proto
 	if (index)
 		return *index + 1;
 	*possession = possession_of(address);
-	return *possession == NOT_OURS ? 0 : at_any(address, protocol, port);
+	return *possession < SHARED ? 0 : at_any(address, protocol, port);
 }
 
 static __always_inline __u64 mix(__u64 flow, __u32 word)

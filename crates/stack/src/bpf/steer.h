@@ -10,7 +10,7 @@ enum steer_limit {
 	SOCKETS_MAX = 4096, /* of each queue: in maps they follow those of the queue before */
 	QUEUES_MAX = 16,
 	PLACES_OF_SOCKETS = QUEUES_MAX * SOCKETS_MAX,
-	ADDRESSES_MAX = 256,
+	ADDRESSES_MAX = 512, /* also those of all hosts of a network */
 	KNOWN_MAX = 4096, /* sources */
 	LATE_MAX = 1 << 13, /* connections: as many as the stack remembers */
 	PORTS = 1 << 16,
@@ -57,6 +57,7 @@ enum entry_count {
 /* How an address is the stack's. */
 enum possession {
 	NOT_OURS,
+	ALL_HOSTS, /* of one of its networks: nobody sends from there */
 	SHARED, /* with the kernel: what is for an endpoint */
 	OWNED, /* all that is for it */
 };

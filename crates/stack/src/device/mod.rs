@@ -25,7 +25,7 @@ pub mod xdp;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -333,6 +333,17 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// There is no room. [`Error::KernelsAddress`]: the kernel has it, and the device shares none.
     /// [`Error::Config`]: the device shares the kernel's, and it has it not.
     fn add_address(&self, address: IpAddr) -> Result<(), Error> {
+        let _ = address;
+        Ok(())
+    }
+
+    /// `address` is that of all hosts of one of the stack's networks. Told after its own addresses: a device
+    /// that answers SYNs by itself answers none from there.
+    ///
+    /// # Errors
+    ///
+    /// There is no room.
+    fn add_broadcast(&self, address: Ipv4Addr) -> Result<(), Error> {
         let _ = address;
         Ok(())
     }

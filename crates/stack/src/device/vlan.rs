@@ -10,7 +10,7 @@
 //! program does not see them then.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -210,6 +210,10 @@ impl Device for Vlan {
 
     fn add_address(&self, address: IpAddr) -> Result<(), Error> {
         self.device.add_address(address)
+    }
+
+    fn add_broadcast(&self, address: Ipv4Addr) -> Result<(), Error> {
+        self.device.add_broadcast(address)
     }
 
     fn open_all_connections(&self) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,6 +167,10 @@ impl<W: Wrapper> Device for W {
 
     fn add_address(&self, address: IpAddr) -> Result<(), Error> {
         self.inner().add_address(address)
+    }
+
+    fn add_broadcast(&self, address: Ipv4Addr) -> Result<(), Error> {
+        self.inner().add_broadcast(address)
     }
 
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {

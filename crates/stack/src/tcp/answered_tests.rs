@@ -9,7 +9,7 @@ use super::handshake;
 use super::reset::{framed, parse, plain};
 use crate::clock;
 use crate::config::TcpConfig;
-use crate::device::xdp::answering::trial::answers_of;
+use crate::device::xdp::answering::trial::{ALL_HOSTS, answers_of};
 use crate::device::{CookieAnswers, Mac, Pool};
 use crate::wire::emit;
 
@@ -165,7 +165,11 @@ fn what_nobody_could_answer_is_discarded() {
             let with_flags = |flags| changed(frame, &[(tcp + 13, &[flags])]);
             let mut sources = vec![vec![0; bytes], vec![0xff; bytes]];
             match bytes {
-                4 => sources.extend([vec![127, 0, 0, 1], vec![224, 0, 0, 1]]),
+                4 => sources.extend([
+                    vec![127, 0, 0, 1],
+                    vec![224, 0, 0, 1],
+                    ALL_HOSTS.octets().to_vec(),
+                ]),
                 _ => sources.push([&[0; 15][..], &[1]].concat()),
             }
             // The stack's own, which is the destination behind it.

@@ -168,6 +168,33 @@ fn answers_that_the_link_refuses_end_and_known_clients_are_answered_by_the_stack
     });
 }
 
+/// All hosts of a network send nothing (RFC 1122, 3.2.1.3). The stack threw such a SYN away, and the program
+/// answered it: every host of the network got the answer.
+#[test]
+fn a_syn_from_all_hosts_is_not_answered() {
+    for_each(|trial| {
+        let SocketAddr::V4(_) = trial.here else {
+            return;
+        };
+        let polled = PassAll::attach("kernel0").unwrap();
+        trial.flood();
+        for number in 100..110 {
+            let before = trial.device.answered_syns();
+            let all_hosts = at(&format!("10.0.0.255:{}", 6000 + u16::from(number)));
+            trial.send(all_hosts, TcpFlags::SYN, (1, 0));
+            // Frames are looked at in their order.
+            let client = trial.client(number);
+            trial.send(client, TcpFlags::SYN, (1, 0));
+            answer(&trial.sender, client.port());
+            let answered = trial.device.answered_syns() - before;
+            assert!(answered <= 1, "{answered} of {number}");
+            trial.flood();
+        }
+        assert!(trial.device.answered_syns() > 0, "a flood that was none");
+        drop(polled);
+    });
+}
+
 /// There the device looks at no segment of a connection, and at none that is not a SYN.
 #[test]
 fn connections_of_other_paths_go_on_beside_answers() {

@@ -154,6 +154,8 @@ pub(crate) mod trial {
     use super::*;
     use crate::device::{CookieAnswers, Endpoint, Mac, Takes};
 
+    /// Of the network of the IPv4 address.
+    pub(crate) const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 255);
     const SENT_BACK: u32 = 3;
     const DROPPED: u32 = 1;
 
@@ -175,6 +177,7 @@ pub(crate) mod trial {
         for address in addresses {
             program.own(address).unwrap();
         }
+        program.add_broadcast(ALL_HOSTS).unwrap();
         let any = IpAddr::from(Ipv6Addr::UNSPECIFIED);
         for at in [any, Ipv4Addr::new(10, 0, 0, 2).into()] {
             let endpoint = Endpoint {

@@ -44,7 +44,7 @@ mod trial;
 mod whole;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -244,6 +244,11 @@ impl XdpInterface {
     }
 }
 
+fn addresses_known(added: libbpf_rs::Result<()>) -> Result<(), Error> {
+    let added = added.map_err(io::Error::other);
+    added.map_err(Error::io("have the XDP program know the addresses"))
+}
+
 /// How the kernel is to poll, for the queues that are served.
 fn turn_settings(
     interface: &str,
@@ -415,8 +420,12 @@ impl Device for XdpInterface {
             self.kernel.require(address)?;
         }
         let shared = self.shared.program.share(address);
-        let shared = shared.map_err(io::Error::other);
-        shared.map_err(Error::io("have the XDP program know the addresses"))
+        addresses_known(shared)
+    }
+
+    fn add_broadcast(&self, address: Ipv4Addr) -> Result<(), Error> {
+        let added = self.shared.program.add_broadcast(address);
+        addresses_known(added)
     }
 
     fn open_all_connections(&self) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -371,10 +371,19 @@ impl Program {
 
     /// What is for an endpoint at this address is the stack's, if not everything is.
     pub(super) fn share(&self, address: IpAddr) -> libbpf_rs::Result<()> {
-        let shared = [possession::SHARED.0 as u8];
+        self.add_unless_known(address, possession::SHARED)
+    }
+
+    /// Nobody sends from this address of all hosts, unless it is the stack's by another of its networks.
+    pub(super) fn add_broadcast(&self, address: Ipv4Addr) -> libbpf_rs::Result<()> {
+        self.add_unless_known(address.into(), possession::ALL_HOSTS)
+    }
+
+    fn add_unless_known(&self, address: IpAddr, as_what: possession) -> libbpf_rs::Result<()> {
+        let value = [as_what.0 as u8];
         let update = self
             .addresses
-            .update(&bytes(address), &shared, MapFlags::NO_EXIST);
+            .update(&bytes(address), &value, MapFlags::NO_EXIST);
         match update {
             Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => Ok(()),
             updated => updated,
