@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use plimsoll_core::config::ConfigError;
+use plimsoll_core::pacing::FlowId;
 use plimsoll_kernel::error::{FAILED, LACKS, USED_WRONGLY, remedy};
 
 /// Why a device or a stack could not be opened.
@@ -188,6 +189,25 @@ pub struct TooLong {
 impl From<TooLong> for io::Error {
     fn from(error: TooLong) -> Self {
         Self::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+/// A flow of a [`PacedSender`](crate::PacedSender) could not send. Found inside of an [`io::Error`] of the kind of
+/// its cause.
+#[derive(Debug, thiserror::Error)]
+#[error("a paced flow to {to}: {cause}")]
+pub struct FlowFailed {
+    /// Which.
+    pub flow: FlowId,
+    /// Where it sends to.
+    pub to: SocketAddr,
+    /// Why.
+    pub cause: io::Error,
+}
+
+impl From<FlowFailed> for io::Error {
+    fn from(error: FlowFailed) -> Self {
+        Self::new(error.cause.kind(), error)
     }
 }
 

@@ -315,7 +315,7 @@ mod wire;
 
 pub use account::{Charged, Owner};
 pub use config::{ForwardConfig, ProxyConfig, ReceivePath, StackConfig, TcpConfig};
-pub use error::{Error, TooLong};
+pub use error::{Error, FlowFailed, TooLong};
 pub use outcome::{Counts, Outcome};
 pub use receive::polled::PolledConfig;
 pub use socket::{

@@ -24,7 +24,7 @@ use plimsoll_timers::pacing::Pacer;
 use super::udp::UdpSocket;
 use crate::clock;
 use crate::device::{Batch, Frame, HEADROOM_BYTES, Pool};
-use crate::error::Error;
+use crate::error::{Error, FlowFailed};
 use crate::wire::{ETHERNET_BYTES, UDP_BYTES, emit};
 
 /// Bounds of a [`PacedSender`].
@@ -199,9 +199,10 @@ impl PacedSender {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: `next` wrote more than its place holds. `BrokenPipe`: the device has
-    /// failed. `ENETUNREACH` or `EHOSTUNREACH`: no way to a flow's receiver, as with
-    /// [`UdpSocket::send_to`].
+    /// [`FlowFailed`], which names the flow: `next` wrote more than its place holds (`InvalidInput`), or there
+    /// is no way to the flow's receiver, as with [`UdpSocket::send_to`] (`NetworkUnreachable`,
+    /// `HostUnreachable`). What others had to send by then has left. That flow waits for
+    /// [`start`](Self::start), and others go on with the next call. `BrokenPipe`: the device has failed.
     pub fn send_due(
         &mut self,
         now: Instant,
@@ -210,9 +211,9 @@ impl PacedSender {
         let mut sent = self.transmit()?;
         let arrived = clock::now();
         while self.batch.is_empty() {
-            let full = self.fill_batch(now, arrived, &mut next)?;
+            let filled = self.fill_batch(now, arrived, &mut next);
             sent += self.transmit()?;
-            if !full {
+            if !filled? {
                 break;
             }
         }
@@ -235,7 +236,12 @@ impl PacedSender {
             let Some(flow) = self.pacer.poll_departure(now) else {
                 return Ok(false);
             };
-            self.depart(flow, frame, (now, arrived), next)?;
+            let departed = self.depart(flow, frame, (now, arrived), next);
+            departed.map_err(|cause| FlowFailed {
+                flow,
+                to: self.ends[flow.place()].1,
+                cause,
+            })?;
         }
         Ok(true)
     }

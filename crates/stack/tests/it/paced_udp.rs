@@ -1,5 +1,6 @@
 //! Paced UDP on a cable in memory, seen by a capture at the sender's device.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,7 +8,9 @@ use std::time::{Duration, Instant};
 use plimsoll_core::pacing::{FlowId, FlowRates, Rate};
 use plimsoll_stack::device::recording::Recording;
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
-use plimsoll_stack::{Filled, PacedSender, PacedSenderConfig, Stack, StackConfig, UdpSocket};
+use plimsoll_stack::{
+    Filled, FlowFailed, PacedSender, PacedSenderConfig, Stack, StackConfig, UdpSocket,
+};
 
 use crate::capture::{Capture, assert_spaced};
 
@@ -204,19 +207,56 @@ fn what_cannot_be_sent_is_refused() {
     };
     let to = "10.0.0.2:9".parse().unwrap();
     assert!(pair.sender.add_flow(to, backwards).is_err());
-    let flow = pair.flow(9, 20);
-    let now = loop {
-        if let Some(now) = pair.sender.check() {
-            break now;
-        }
+}
+
+/// It was told that some flow could not send, and not which.
+#[test]
+fn a_flow_that_cannot_send_is_named_and_the_others_go_on() {
+    let mut pair = Pair::new(3);
+    let flows = [9, 10, 11].map(|port| pair.flow(port, 20));
+    let wrong = flows[1];
+    let (mut asked, mut failed) = (Vec::new(), None);
+    let begun = Instant::now();
+    while asked.len() < flows.len() {
+        assert!(begun.elapsed() < SOON, "{asked:?}");
+        let Some(now) = pair.sender.check() else {
+            continue;
+        };
+        let sent = pair.sender.send_due(now, |flow, place| {
+            asked.push(flow);
+            let bytes = if flow == wrong { place.len() + 1 } else { 5 };
+            Some(Filled { bytes, more: false })
+        });
+        failed = failed.or(sent.err());
+    }
+    let failed = failed.unwrap();
+    assert_eq!(failed.kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        failed.to_string(),
+        "a paced flow to 10.0.0.2:10: a datagram of 1473 bytes, where 1472 fit"
+    );
+    let named = failed.get_ref().and_then(|error| error.downcast_ref());
+    assert_eq!(named.map(|named: &FlowFailed| named.flow), Some(wrong));
+    let departures = |pair: &Pair, all| {
+        let ports = pair.capture.departures(all).into_iter();
+        ports.map(|(port, _)| port).collect::<Vec<_>>()
     };
-    let error = pair.sender.send_due(now, |asked, place| {
-        assert_eq!(asked, flow);
+    let mut ports = departures(&pair, 3);
+    ports.sort_unstable();
+    assert_eq!(ports, [9, 9, 11], "with the first");
+    // It may begin again.
+    pair.sender.start(wrong).unwrap();
+    let fill = |_, _: &mut [u8]| {
         Some(Filled {
-            bytes: place.len() + 1,
+            bytes: 5,
             more: false,
         })
-    });
-    let expected = "a datagram of 1473 bytes, where 1472 fit";
-    assert_eq!(error.unwrap_err().to_string(), expected);
+    };
+    while pair.sender.until_departure().is_some() {
+        let Some(now) = pair.sender.check() else {
+            continue;
+        };
+        pair.sender.send_due(now, fill).unwrap();
+    }
+    assert_eq!(departures(&pair, 4).last(), Some(&10));
 }
