@@ -107,6 +107,8 @@ struct Connection<C, S> {
     /// When anything was last done. Pieces of a request do not count: who sends one byte now and
     /// then would keep its place for ever.
     moved: Instant,
+    /// It has yielded, and its next turn comes by itself.
+    goes_on: bool,
 }
 
 struct Events<'a, C, S, A, O> {
@@ -171,15 +173,24 @@ where
                     place => self.turn(place, now, false),
                 }
             }
-            for _ in 0..self.again.len() {
-                if let Some(place) = self.again.pop_front() {
-                    self.turn(place, now, false);
-                }
-            }
+            self.go_on(now);
             self.sweep(now);
             self.listen(now)?;
         }
         Ok(())
+    }
+
+    /// A turn for each that yielded.
+    fn go_on(&mut self, now: Instant) {
+        for _ in 0..self.again.len() {
+            let Some(place) = self.again.pop_front() else {
+                return;
+            };
+            if let Some(connection) = self.connections.get_mut(&place) {
+                connection.goes_on = false;
+            }
+            self.turn(place, now, false);
+        }
     }
 
     fn accept(&mut self, now: Instant) -> io::Result<()> {
@@ -202,6 +213,7 @@ where
                 stream,
                 session: (self.open)(),
                 moved: now,
+                goes_on: false,
             };
             self.connections.insert(place, connection);
             // What came before it was watched makes no edge.
@@ -231,9 +243,20 @@ where
         }
         match progress {
             Progress::Waits => {}
-            Progress::Yields => self.again.push_back(place),
-            // Closing its descriptor takes it out of the epoll instance.
-            Progress::Ended => drop(self.connections.remove(&place)),
+            // Once, however much has come since: others have their turns.
+            Progress::Yields if connection.goes_on => {}
+            Progress::Yields => {
+                connection.goes_on = true;
+                self.again.push_back(place);
+            }
+            Progress::Ended => {
+                if connection.goes_on {
+                    // The next connection may have its descriptor.
+                    self.again.retain(|&one| one != place);
+                }
+                // Closing its descriptor takes it out of the epoll instance.
+                self.connections.remove(&place);
+            }
         }
     }
 
@@ -273,6 +296,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -301,6 +325,41 @@ mod tests {
 
         fn done(&self) -> u64 {
             self.0
+        }
+    }
+
+    /// Never done, and counts its turns.
+    struct Busy<'a>(&'a Cell<u32>);
+
+    impl Session for Busy<'_> {
+        fn turn(&mut self, _: &mut impl Stream, _: bool) -> Progress {
+            self.0.set(self.0.get() + 1);
+            Progress::Yields
+        }
+
+        fn done(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Each event while it had still to go on gave it one turn more in all rounds that followed.
+    #[test]
+    fn who_could_go_on_has_one_turn_in_a_round_however_much_comes() {
+        let (listener, _other) = UnixStream::pair().unwrap();
+        let mut all = vec![UnixStream::pair().unwrap().0];
+        let accept = || all.pop().ok_or(io::ErrorKind::WouldBlock.into());
+        let turns = Cell::new(0);
+        let mut events = Events::new(&listener, 1, accept, || Busy(&turns)).unwrap();
+        let now = Instant::now();
+        events.accept(now).unwrap();
+        let place = *events.connections.keys().next().unwrap();
+        for _ in 0..5 {
+            events.turn(place, now, false);
+        }
+        for _ in 0..3 {
+            turns.set(0);
+            events.go_on(now);
+            assert_eq!(turns.get(), 1);
         }
     }
 
