@@ -1,10 +1,7 @@
 //! The TCP thread works at the priority of those it works for (LRP-13, LRP-36).
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::io::{Read, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,25 +10,13 @@ use plimsoll_kernel::scheduling::{Level, Scheduling};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::{Stack, StackConfig, TcpListener, TcpStream};
 
+use crate::lan::{in_namespace, threads};
+
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(20);
 
-/// One test starts threads at a time, so that it knows its own.
-static STARTING: Mutex<()> = Mutex::new(());
-
-fn tcp_threads() -> BTreeSet<i32> {
-    let tasks = fs::read_dir("/proc/self/task").unwrap();
-    let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
-    tids.filter(|tid: &i32| {
-        let name = fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
-        name.is_ok_and(|name| name.trim() == "plimsoll-tcp")
-    })
-    .collect()
-}
-
 /// A client's stack, a server's, and the server's TCP thread.
 fn pair() -> (Stack, Stack, i32) {
-    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     let (one, other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
     let at = |last| StackConfig::at(format!("10.0.0.{last}/24").parse().unwrap());
     let (client, _) = start(one, &at(1));
@@ -41,11 +26,12 @@ fn pair() -> (Stack, Stack, i32) {
 
 /// A stack and its TCP thread.
 fn start(device: SimulatedDevice, config: &StackConfig) -> (Stack, i32) {
-    let before = tcp_threads();
+    let before = threads("plimsoll-tcp");
     let stack = Stack::start(device, config).unwrap();
     let mut found = None;
     eventually("its thread has its name", || {
-        found = tcp_threads().difference(&before).next().copied();
+        let mut now = threads("plimsoll-tcp").into_iter();
+        found = now.find(|tid| !before.contains(tid));
         found.is_some()
     });
     (stack, found.unwrap())
@@ -97,6 +83,10 @@ impl Owned {
 
 #[test]
 fn it_follows_its_owner_up_and_down() {
+    in_namespace(follow_up_and_down);
+}
+
+fn follow_up_and_down() {
     let (client, server, tcp) = pair();
     let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
     let mut owned = Owned::new(&client, &listener, 7);
@@ -112,6 +102,10 @@ fn it_follows_its_owner_up_and_down() {
 /// Footnote 8 of the 1996 paper: of several processes the best priority counts.
 #[test]
 fn of_two_owners_the_better_one_counts_while_it_has_work() {
+    in_namespace(follow_the_better_one);
+}
+
+fn follow_the_better_one() {
     let (client, server, tcp) = pair();
     let listener = TcpListener::bind(&server, "10.0.0.2:80").unwrap();
     let mut better = Owned::new(&client, &listener, 3);
@@ -132,7 +126,7 @@ fn of_two_owners_the_better_one_counts_while_it_has_work() {
 /// Nobody but `CAP_SYS_NICE` can take back a worse level, so it is not begun with.
 #[test]
 fn without_privilege_it_stays_where_it_was() {
-    thread::spawn(|| {
+    in_namespace(|| {
         caps::drop(None, CapSet::Effective, Capability::CAP_SYS_NICE).unwrap();
         let (client, server, tcp) = pair();
         let before = nice_of(tcp);
@@ -144,7 +138,5 @@ fn without_privilege_it_stays_where_it_was() {
             owned.exchange();
             assert_eq!(nice_of(tcp), before);
         }
-    })
-    .join()
-    .unwrap();
+    });
 }

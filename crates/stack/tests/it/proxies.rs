@@ -2,51 +2,34 @@
 //! (LRP-45).
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use caps::{CapSet, Capability};
 use plimsoll_kernel::scheduling::{Level, Scheduling};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::{Error, ForwardConfig, ProxyConfig, Stack, StackConfig};
 
-/// No test waits longer for what must come.
-const SOON: Duration = Duration::from_secs(10);
+use crate::lan::{SOON, in_namespace, threads};
 
-/// One test starts threads at a time, so that it knows its own.
-static STARTING: Mutex<()> = Mutex::new(());
-
-fn threads() -> BTreeMap<i32, String> {
-    let tasks = fs::read_dir("/proc/self/task").unwrap();
-    let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
-    tids.filter_map(|tid: i32| {
-        let name = fs::read_to_string(format!("/proc/self/task/{tid}/comm")).ok()?;
-        Some((tid, name.trim().to_owned()))
-    })
-    .collect()
-}
-
-/// The nice levels of a new stack's threads, by their names.
-fn levels(config: &StackConfig, names: &[&str]) -> BTreeMap<String, i32> {
-    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = threads();
-    let (device, _other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
-    let _stack = Stack::start(device, config).unwrap();
-    let end = Instant::now() + SOON;
-    loop {
-        let new = threads().into_iter();
-        let new =
-            new.filter(|(tid, name)| !before.contains_key(tid) && names.contains(&name.as_str()));
-        let new: Vec<_> = new.collect();
-        if new.len() == names.len() {
-            let level = |(tid, name)| (name, Scheduling::of(tid).unwrap().nice());
-            return new.into_iter().map(level).collect();
+/// The nice levels of a new stack's threads, by their names. The stack is alone in its namespace.
+fn levels(config: &StackConfig, names: &[&'static str]) -> BTreeMap<&'static str, i32> {
+    let mut levels = BTreeMap::new();
+    in_namespace(|| {
+        let (device, _other) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let _stack = Stack::start(device, config).unwrap();
+        let end = Instant::now() + SOON;
+        while levels.len() < names.len() {
+            for &name in names {
+                // It has its name once it runs.
+                if let [tid] = threads(name)[..] {
+                    levels.insert(name, Scheduling::of(tid).unwrap().nice());
+                }
+            }
+            assert!(Instant::now() < end, "{levels:?} of {names:?}");
         }
-        assert!(Instant::now() < end, "{new:?} of {names:?}");
-        thread::sleep(Duration::from_millis(1));
-    }
+    });
+    levels
 }
 
 fn config(proxies: ProxyConfig) -> StackConfig {
@@ -93,7 +76,6 @@ fn what_cannot_be_had_is_refused() {
     thread::spawn(move || {
         Level::nice(5).give_to(0).unwrap();
         caps::drop(None, CapSet::Effective, Capability::CAP_SYS_NICE).unwrap();
-        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         nice(9).unwrap();
         let refused = nice(1).unwrap_err();
         let named = matches!(refused, Error::NotPermitted { capability, .. } if capability == "CAP_SYS_NICE");

@@ -15,7 +15,7 @@ use plimsoll_kernel::scheduling::Scheduling;
 use plimsoll_stack::device::xdp::{BareQueue, Threaded, XdpConfig, XdpInterface};
 use plimsoll_stack::{Error, Stack};
 
-use crate::lan::{Lan, SOON, config, owned, xdp};
+use crate::lan::{Lan, SOON, config, owned, threads, xdp};
 
 /// Of the interface's NAPI instances and of the device: time in ns, and empty polls.
 fn settings() -> Vec<(u32, u32)> {
@@ -46,16 +46,11 @@ fn polling_threads() -> Vec<Scheduling> {
     threads.map(|tid| Scheduling::of(tid).unwrap()).collect()
 }
 
-/// How the receiving threads of this process are scheduled; no other test here starts one.
+/// How the receiving threads of this test's stack are scheduled.
 fn receiving_threads() -> Vec<Scheduling> {
-    let tasks = fs::read_dir("/proc/self/task").unwrap();
-    let ids = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
-    let receives = |id: &String| {
-        let name = fs::read_to_string(format!("/proc/self/task/{id}/comm"));
-        name.is_ok_and(|name| name.trim_end() == "plimsoll-rx")
-    };
-    let threads = ids.filter(receives).map(|id| id.parse().unwrap());
-    threads.map(|id| Scheduling::of(id).unwrap()).collect()
+    let threads = threads("plimsoll-rx").into_iter();
+    // One may have just ended.
+    threads.filter_map(|id| Scheduling::of(id).ok()).collect()
 }
 
 /// With `eager` all work at arrival comes before every process, as in 4.4BSD.
@@ -218,7 +213,7 @@ fn a_holdoff_comes_and_goes_with_its_device() {
 }
 
 /// What is locked counts for who has no `CAP_IPC_LOCK`. The limit is this process's, and no other
-/// test here lacks that capability.
+/// test lacks that capability.
 #[test]
 fn too_little_locked_memory_is_told_with_its_remedy() {
     Lan::create(|| {

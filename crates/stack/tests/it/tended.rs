@@ -15,7 +15,7 @@ use plimsoll_stack::device::xdp::XdpConfig;
 use plimsoll_stack::device::{Batch, Device, Frame};
 use plimsoll_stack::{ReceivePath, Stack, StackConfig, UdpSocket};
 
-use crate::lan::{Far, Lan, SOON, config, owned, run, xdp};
+use crate::lan::{Far, Lan, SOON, config, owned, run, threads, xdp};
 
 /// More datagrams than the stack has chunks, with pauses, since the link's own queue is short.
 fn send_more_than_it_holds(client: &KernelSocket) {
@@ -144,16 +144,10 @@ fn who_waits_learns_that_the_interface_was_moved_away() {
 
 /// This namespace's receiving thread.
 fn receiving_thread() -> PathBuf {
-    let namespace = fs::read_link("/proc/thread-self/ns/net").unwrap();
-    let tasks = fs::read_dir("/proc/self/task").unwrap();
-    let mut tasks = tasks.map(|task| task.unwrap().path());
-    let found = tasks.find(|task| {
-        // Other tests' threads may end meanwhile.
-        let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
-        let its = fs::read_link(task.join("ns/net"));
-        name.trim() == "plimsoll-rx" && its.is_ok_and(|its| its == namespace)
-    });
-    found.expect("a stack")
+    let [thread] = threads("plimsoll-rx")[..] else {
+        panic!("one stack has one");
+    };
+    Path::new("/proc/self/task").join(thread.to_string())
 }
 
 /// Its CPU time so far.

@@ -1,7 +1,8 @@
 //! A link between the stack and the kernel, in network namespaces that end with
 //! the test.
 
-use std::fs::File;
+use std::env;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::{self, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -173,6 +174,35 @@ pub(crate) fn run(command: &str) {
     let output = Command::new(program).args(words).output();
     let output = output.unwrap_or_else(|error| panic!("{command}: {error}"));
     assert!(output.status.success(), "{command}: {output:?}");
+}
+
+/// Threads of this process with that name, of stacks that were started in this network namespace: others are
+/// other tests'.
+pub(crate) fn threads(name: &str) -> Vec<i32> {
+    let namespace = fs::read_link("/proc/thread-self/ns/net").unwrap();
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let tasks = tasks.filter_map(|task| {
+        // Other tests' threads may end meanwhile.
+        let task = task.ok()?.path();
+        let is_named = fs::read_to_string(task.join("comm")).ok()?.trim() == name;
+        let is_here = fs::read_link(task.join("ns/net")).ok()? == namespace;
+        (is_named && is_here).then(|| task.file_name()?.to_str()?.parse().ok())?
+    });
+    tasks.collect()
+}
+
+/// Runs the test of that name in a process of its own: this program once more. It then comes here again.
+pub(crate) fn alone(name: &str, test: impl FnOnce()) {
+    const ALONE: &str = "PLIMSOLL_STACK_TEST_ALONE";
+    if env::var_os(ALONE).is_some() {
+        return test();
+    }
+    let mut again = Command::new(env::current_exe().unwrap());
+    let again = again.args([name, "--exact"]).env(ALONE, "1").output();
+    let again = again.unwrap();
+    let said = String::from_utf8_lossy(&again.stdout);
+    assert!(again.status.success(), "{said}");
+    assert!(said.contains("1 passed"), "no test is called {name}");
 }
 
 /// Waits until nothing is under way, then every frame has one outcome.
