@@ -22,6 +22,7 @@ mod faulty_kernel;
 mod forged;
 mod forward;
 mod groups;
+mod holdoff;
 mod input;
 mod kernel;
 mod many;

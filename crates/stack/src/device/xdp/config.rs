@@ -68,8 +68,9 @@ pub struct XdpConfig {
     /// Default none. Refused unless frames are copied.
     pub busy_poll: Option<BusyPoll>,
     /// After a poll that found frames the kernel waits so long for more before it polls again,
-    /// instead of being interrupted: fewer interrupts under load, and up to so much more
-    /// latency then. At most 4.29 s. Default none: what the interface has.
+    /// instead of being interrupted: fewer interrupts under load. A frame that comes within three times as long
+    /// after another waits for up to so long; one that comes later does not. At most 4.29 s. Default none: what the
+    /// interface has.
     /// It is put back as [`XdpConfig::threaded`] is.
     pub holdoff: Option<Duration>,
     /// Whether the kernel polls in a thread, on the CPUs of the one that opens the interface,
