@@ -16,8 +16,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn pace(stream: &TcpStream) -> Result<(), Box<dyn std::error::Error>> {
-    use plimsoll_core::pacing::Rate;
     use plimsoll_stack::Pacing;
+    use plimsoll_stack::pacing::Rate;
 
     stream.set_pacing(Pacing::at(Rate::from_bits_per_second(100_000_000)?))?;
     Ok(())

@@ -3,8 +3,8 @@
 
 use std::hint::black_box;
 
-use plimsoll_core::pacing::{FlowId, FlowRates, Rate};
 use plimsoll_stack::device::tap::TapDevice;
+use plimsoll_stack::pacing::{FlowId, FlowRates, Rate};
 use plimsoll_stack::{Filled, PacedSender, PacedSenderConfig, Stack, StackConfig, UdpSocket};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -313,10 +313,21 @@ mod tcp;
 mod wait;
 mod wire;
 
+/// Rates of paced TCP ([`Pacing`]) and of a [`PacedSender`]'s flows.
+pub mod pacing {
+    pub use plimsoll_core::pacing::{FlowId, FlowRates, Rate};
+    pub use plimsoll_core::time::Instant;
+}
+
 pub use account::{Charged, Owner};
 pub use config::{ForwardConfig, ProxyConfig, ReceivePath, StackConfig, TcpConfig};
 pub use error::{Error, FlowFailed, TooLong};
+pub use ipnet::IpNet;
 pub use outcome::{Counts, Outcome};
+pub use plimsoll_core::aggregation::AggregationConfig;
+pub use plimsoll_core::channel::{ChannelConfig, DelayTarget};
+pub use plimsoll_core::config::Fraction;
+pub use plimsoll_core::holdoff::CreditConfig;
 pub use receive::polled::PolledConfig;
 pub use socket::{
     Filled, Message, PacedSender, PacedSenderConfig, Readiness, SendBuffer, UdpSocket,

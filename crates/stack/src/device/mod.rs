@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 
+pub use plimsoll_core::demux::Protocol;
 pub use pool::{Allocator, Frame, HEADROOM_BYTES, Pool};
 
 /// An Ethernet address.
@@ -114,7 +115,7 @@ impl Drops {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// The transport protocol.
-    pub protocol: plimsoll_core::demux::Protocol,
+    pub protocol: Protocol,
     /// Address (or wildcard) and port.
     pub local: SocketAddr,
 }

@@ -60,9 +60,9 @@ pub struct Filled {
 /// Ethernet headers.
 ///
 /// ```
-/// use plimsoll_core::pacing::{FlowRates, Rate};
 /// # use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 /// # use plimsoll_stack::{Stack, StackConfig};
+/// use plimsoll_stack::pacing::{FlowRates, Rate};
 /// use plimsoll_stack::{Filled, PacedSender, PacedSenderConfig, UdpSocket};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

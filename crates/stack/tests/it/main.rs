@@ -18,6 +18,7 @@ mod cookies;
 mod credit;
 mod descriptors;
 mod ends;
+mod examples;
 mod faulty_kernel;
 mod forged;
 mod forward;
