@@ -26,7 +26,8 @@
 //!         let mut buffer = [0; 2048];
 //!         loop {
 //!             let (length, from) = socket.recv_from(&mut buffer)?;
-//!             socket.send_to(&buffer[..length], from)?;
+//!             // Who cannot be answered, at port 0 say, does not end the server.
+//!             let _ = socket.send_to(&buffer[..length], from);
 //!         }
 //!     });
 //!
@@ -87,7 +88,8 @@
 //!         // On `WouldBlock` it waits again.
 //!         if let Ok(received) = ready.try_io(|socket| socket.get_ref().recv_from(&mut buffer)) {
 //!             let (length, from) = received?;
-//!             return socket.get_ref().send_to(&buffer[..length], from);
+//!             // Who cannot be answered, at port 0 say, does not end the server.
+//!             return Ok(socket.get_ref().send_to(&buffer[..length], from).unwrap_or(0));
 //!         }
 //!     }
 //! }
@@ -257,7 +259,7 @@
 //! let mut batch = Vec::with_capacity(64);
 //! while served < 1 {
 //!     match socket.recv_batch(&mut batch, 64) {
-//!         Ok(_) => served += socket.reply_batch(&mut batch)?,
+//!         Ok(_) => served += socket.reply_batch(&mut batch).unwrap_or(0),
 //!         Err(error) if error.kind() == ErrorKind::WouldBlock => other_work += 1,
 //!         Err(error) => return Err(error.into()),
 //!     }
