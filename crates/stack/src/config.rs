@@ -71,6 +71,10 @@ pub struct ProxyConfig {
     /// Packets for other hosts are sent on, as a router does. Default no: they end here, and are
     /// counted as [`Outcome::Forward`](crate::Outcome::Forward).
     pub forward: Option<ForwardConfig>,
+    /// Neighbours are told where the stack's own addresses are, at the start and two seconds later (RFC 5227, 3; RFC
+    /// 4861, 7.2.6). So who knew one of them at another host sends here at once, and not when it asks again. Cost: a host
+    /// that still has the address loses its traffic to this one. Default no.
+    pub announce: bool,
 }
 
 /// How packets for other hosts are sent on: to the stack's own networks, and to its gateways, by

@@ -363,6 +363,14 @@ impl Egress {
         }
     }
 
+    /// Appends what tells neighbours where our addresses are. The other end of a link of two knows it.
+    pub(crate) fn push_announcements(&self, batch: &mut Batch) {
+        if self.peer.is_none() && !self.only_hears() {
+            let all = self.addresses();
+            batch.extend(all.filter_map(|address| self.builder().announcement(address)));
+        }
+    }
+
     /// Appends the questions that are due. Returns frames that waited for neighbours who do not
     /// answer, and when to ask again.
     pub(crate) fn push_questions(

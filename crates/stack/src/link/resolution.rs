@@ -208,6 +208,14 @@ impl Builder<'_> {
         }
     }
 
+    /// `address` is here, whatever was known (RFC 5227, 3; RFC 4861, 7.2.6).
+    pub(crate) fn announcement(self, address: IpAddr) -> Option<Frame> {
+        match address {
+            IpAddr::V4(address) => self.arp(ArpOperation::Request, address, BROADCAST, address),
+            IpAddr::V6(_) => self.answer(address, None, BROADCAST),
+        }
+    }
+
     fn arp(
         self,
         operation: ArpOperation,

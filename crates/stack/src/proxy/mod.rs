@@ -128,7 +128,11 @@ impl Proxy {
         let closed_port = ("plimsoll-closed", config.closed_port_nice, owner);
         let closed_ports = ClosedPorts::new(host);
         let mut all = vec![
-            make(neighbour, channels.neighbour, Box::new(Neighbours::new())),
+            make(
+                neighbour,
+                channels.neighbour,
+                Box::new(Neighbours::new(config.announce)),
+            ),
             make(icmp, channels.icmp, Box::new(Icmp)),
             make(closed_port, channels.closed_port, Box::new(closed_ports)),
         ];

@@ -19,21 +19,40 @@ use crate::wire::packet;
 /// How often old fragments are looked for.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 
+/// How often addresses are announced, if at all, and in which intervals (RFC 5227, 1.1: `ANNOUNCE_NUM`,
+/// `ANNOUNCE_INTERVAL`).
+const ANNOUNCEMENTS: u32 = 2;
+const ANNOUNCE_AGAIN: Duration = Duration::from_secs(2);
+
 /// The longest query that is understood: one of IGMPv3 or MLDv2 may list many sources.
 const QUERY_BYTES: usize = 2048;
 
 pub(super) struct Neighbours {
     housekeeping_at: Instant,
+    /// Announcements that are left, and when the next one is due.
+    announcements: (u32, Instant),
     /// Where one is read that came beside the others.
     query: [u8; QUERY_BYTES],
 }
 
 impl Neighbours {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(announces: bool) -> Self {
+        let announcements = if announces { ANNOUNCEMENTS } else { 0 };
         Self {
             housekeeping_at: Instant::ZERO,
+            announcements: (announcements, Instant::ZERO),
             query: [0; QUERY_BYTES],
         }
+    }
+
+    /// Announces what is due; when it is due again.
+    fn announce(&mut self, desk: &mut Desk, now: Instant) -> Option<Instant> {
+        let (left, due) = &mut self.announcements;
+        if *left > 0 && now >= *due {
+            desk.host.egress.push_announcements(&mut desk.out);
+            (*left, *due) = (*left - 1, now + ANNOUNCE_AGAIN);
+        }
+        (*left > 0).then_some(*due)
     }
 }
 
@@ -113,7 +132,8 @@ impl Task for Neighbours {
             desk.host.expire_fragments(now);
             self.housekeeping_at = now + HOUSEKEEPING;
         }
-        let others = question.into_iter().chain(membership);
+        let announcement = self.announce(desk, now);
+        let others = question.into_iter().chain(membership).chain(announcement);
         others.chain([self.housekeeping_at]).min()
     }
 

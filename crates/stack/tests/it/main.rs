@@ -10,6 +10,7 @@ mod watched;
 
 mod addresses;
 mod ahead;
+mod announced;
 mod answered;
 mod as_std;
 mod bottleneck;

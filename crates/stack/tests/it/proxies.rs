@@ -56,6 +56,7 @@ fn each_has_the_priority_that_it_is_given() {
         icmp_nice: Some(19),
         closed_port_nice: Some(7),
         forward: Some(ForwardConfig { nice: Some(12) }),
+        ..ProxyConfig::default()
     };
     let found = levels(&config(own), &NAMES);
     assert_eq!(NAMES.map(|name| found[name]), [-3, 19, 7, 12]);

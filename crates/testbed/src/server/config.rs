@@ -84,6 +84,10 @@ pub struct Config {
     /// Router of Plimsoll's own stack for other networks
     #[arg(long, value_name = "IP")]
     pub gateway: Vec<IpAddr>,
+    /// Tells neighbours at the start where each `--address` of Plimsoll's own stack is: who knew it at
+    /// another host sends here at once. A host that still has it loses its traffic
+    #[arg(long)]
+    pub announce: bool,
     /// Receive path of Plimsoll's own stack: eager, early-demux, soft-lrp, ni-lrp,
     /// polled or soft-timer-polling, which may have a quota: soft-timer-polling:10.
     /// Default: soft-lrp
@@ -158,6 +162,7 @@ impl Config {
             poll_control_group: None,
             any_driver: false,
             gateway: Vec::new(),
+            announce: false,
             path: None,
             work_ahead: false,
             batch: None,
@@ -270,7 +275,8 @@ impl Config {
 
     /// What was given is of what is served, and of whose sockets.
     fn check_given(&self) -> Result<(), Error> {
-        for (field, given, is_of_use, allowed) in self.given() {
+        let all = self.given_to_kind().into_iter();
+        for (field, given, is_of_use, allowed) in all.chain(self.given_to_network()) {
             if let Some(given) = given.filter(|_| !is_of_use) {
                 return Err(Error::Config {
                     field,
@@ -282,18 +288,11 @@ impl Config {
         Ok(())
     }
 
-    /// Of each setting that not every server has: its name, what was given, whether this server
-    /// has it, and what is said where it does not.
-    fn given(&self) -> [(&'static str, Option<String>, bool, &'static str); 8] {
-        let has_own_stack = self.on != On::Kernel;
+    /// Of settings that not every kind of server has.
+    fn given_to_kind(&self) -> [Given; 4] {
         let serves_tcp = matches!(self.kind, Kind::Http | Kind::Dns);
         let root = self.root.as_ref().map(|root| root.display().to_string());
         let zone = self.zone.as_ref().map(|zone| zone.display().to_string());
-        let gateway = self.gateway.first().map(ToString::to_string);
-        let path = self.path.as_ref().map(ToString::to_string);
-        let buffer = self.tcp_buffer_bytes.map(|bytes| bytes.to_string());
-        let group = self.poll_control_group.as_ref();
-        let group = group.map(|group| group.display().to_string());
         [
             (
                 "pace",
@@ -303,7 +302,7 @@ impl Config {
             ),
             (
                 "tcp-buffer-bytes",
-                buffer.clone(),
+                self.tcp_buffer_bytes.map(|bytes| bytes.to_string()),
                 serves_tcp,
                 "left out: of http and dns over TCP alone",
             ),
@@ -319,27 +318,42 @@ impl Config {
                 self.kind == Kind::Dns,
                 "left out: dns alone answers from one",
             ),
+        ]
+    }
+
+    /// Of those that not every network has.
+    fn given_to_network(&self) -> [Given; 5] {
+        let has_own_stack = self.on != On::Kernel;
+        let has_neighbours = has_own_stack && !matches!(self.on, On::Tun(_));
+        let group = self.poll_control_group.as_ref();
+        [
             (
                 "gateway",
-                gateway,
+                self.gateway.first().map(ToString::to_string),
                 has_own_stack,
                 "left out with --on kernel: its sockets use the kernel's routes",
             ),
             (
+                "announce",
+                self.announce.then(|| "yes".to_owned()),
+                has_neighbours && !self.address.is_empty(),
+                "left out but for af_xdp:IFACE, packet:IFACE or tap:NAME with --address",
+            ),
+            (
                 "poll-control-group",
-                group,
+                group.map(|group| group.display().to_string()),
                 matches!(self.on, On::AfXdp(_)),
                 "left out but for af_xdp:IFACE",
             ),
             (
                 "path",
-                path,
+                self.path.as_ref().map(ToString::to_string),
                 has_own_stack,
                 "left out with --on kernel: the kernel has its own",
             ),
             (
                 "tcp-buffer-bytes",
-                buffer,
+                self.tcp_buffer_bytes.map(|bytes| bytes.to_string()),
                 has_own_stack,
                 "left out with --on kernel: see `sysctl net.ipv4.tcp_wmem` there",
             ),
@@ -365,6 +379,7 @@ impl Config {
         args.extend(group.map(|group| format!("--poll-control-group={}", group.display())));
         args.extend(self.any_driver.then(|| "--any-driver".to_owned()));
         args.extend(self.gateway.iter().map(|ip| format!("--gateway={ip}")));
+        args.extend(self.announce.then(|| "--announce".to_owned()));
         let path = self.path.as_ref();
         args.extend(path.map(|path| format!("--path={path}")));
         args.extend(self.work_ahead.then(|| "--work-ahead".to_owned()));
@@ -388,6 +403,9 @@ impl Config {
         args
     }
 }
+
+/// A setting's name, what was given, whether it is of use, and what is said where it is not.
+type Given = (&'static str, Option<String>, bool, &'static str);
 
 /// Parses microseconds, with a fraction if need be.
 fn parse_micros(text: &str) -> Result<Duration, String> {

@@ -16,7 +16,7 @@ use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::tap::{TapDevice, TunDevice};
 use plimsoll_stack::device::vlan::Vlan;
 use plimsoll_stack::device::xdp::{CopyMode, XdpConfig, XdpInterface};
-use plimsoll_stack::{BACKLOG, Stack, StackConfig, TcpConfig};
+use plimsoll_stack::{BACKLOG, ProxyConfig, Stack, StackConfig, TcpConfig};
 
 use super::{Config, Kind, Pace};
 use crate::Error;
@@ -106,6 +106,10 @@ impl Network {
             gateways: config.gateway.clone(),
             path: config.receive_path(),
             work_ahead: config.work_ahead,
+            proxies: ProxyConfig {
+                announce: config.announce,
+                ..ProxyConfig::default()
+            },
             channel: channel(config.kind),
             channels_max: CHANNELS,
             tcp: TcpConfig {

@@ -25,6 +25,7 @@ fn the_arguments_parse_back_to_the_config() {
         poll_control_group: Some("/sys/fs/cgroup/servers.slice".into()),
         any_driver: true,
         gateway: vec!["198.18.0.1".parse().unwrap()],
+        announce: true,
         path: Some(ReceivePath::NiLrp),
         work_ahead: true,
         batch: Some(32),
@@ -128,6 +129,22 @@ fn an_estimated_pace_needs_our_own_stack() {
 }
 
 #[test]
+fn addresses_are_announced_where_there_are_neighbours() {
+    for (on, fits) in [
+        (On::Tun("tun0".to_owned()), false),
+        (On::Tap("tap0".to_owned()), true),
+    ] {
+        let config = Config {
+            on,
+            address: vec!["10.0.0.2/24".parse().unwrap()],
+            announce: true,
+            ..Config::new(Kind::Echo, 7)
+        };
+        assert_eq!(config.validate().is_ok(), fits, "{}", config.on);
+    }
+}
+
+#[test]
 fn what_is_of_no_use_is_refused() {
     let given = |kind, set: fn(&mut Config)| {
         let mut config = Config::new(kind, 80);
@@ -158,6 +175,7 @@ fn what_is_of_no_use_is_refused() {
             }),
             "gateway = 10.0.0.1",
         ),
+        (given(Kind::Echo, |c| c.announce = true), "announce = yes"),
         (
             given(Kind::Echo, |c| c.pace = Some(Pace::Acks)),
             "pace = acks",
