@@ -164,7 +164,7 @@ impl Device for TapDevice {
         while let Some(frame) = batch.front() {
             match (&self.file).write(frame) {
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if is_for_later(&error) => break,
                 // The interface is down: a cable that is not plugged in.
                 Err(error) if error.raw_os_error() == Some(libc::EIO) => {
                     self.unsent.fetch_add(1, Ordering::Relaxed);
@@ -271,6 +271,14 @@ impl Wrapper for TunDevice {
 /// Nothing to read, or the interface is down.
 fn nothing_now(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EIO)
+}
+
+/// The device's queue is full, or the kernel's memory is short.
+fn is_for_later(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)
+    )
 }
 
 /// What the kernel says of a file whose interface was deleted names no interface.

@@ -194,7 +194,7 @@ impl Device for PacketDevice {
         while let Some(frame) = batch.front() {
             match self.send(frame) {
                 Ok(_) => {}
-                Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
+                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM) => break,
                 // A cable that is not plugged in, or a frame that is too long for the interface as
                 // it is now, or too short for any.
                 Err(Errno::ENETDOWN | Errno::EMSGSIZE | Errno::EINVAL) => {

@@ -264,8 +264,10 @@ impl Socket {
                 Err(error) => match error.raw_os_error() {
                     // There is more to send.
                     Some(libc::EAGAIN) => {}
-                    // Later: the device is busy, or the interface is down.
-                    Some(libc::EBUSY | libc::ENOBUFS | libc::ENETDOWN) => return Ok(()),
+                    // Later: the device is busy, memory is short, or the interface is down.
+                    Some(libc::EBUSY | libc::ENOBUFS | libc::ENOMEM | libc::ENETDOWN) => {
+                        return Ok(());
+                    }
                     Some(libc::ENXIO) => return Err(gone()),
                     _ => return Err(error),
                 },
