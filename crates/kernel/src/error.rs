@@ -5,6 +5,7 @@
 //! for who does several. A call that nobody expects to fail ([`CallError`]) says the remedy of
 //! those answers that have one.
 
+use std::fs::File;
 use std::io;
 
 use nix::errno::Errno;
@@ -68,7 +69,33 @@ pub fn os<E: Into<io::Error>>(action: &'static str) -> impl Fn(E) -> CallError {
 /// Turns a libbpf error into [`CallError::Bpf`]; `action` ends the sentence
 /// "cannot …".
 pub fn bpf(action: &'static str) -> impl Fn(libbpf_rs::Error) -> CallError {
-    move |source| CallError::Bpf { action, source }
+    move |source| match without_files(action) {
+        Some(source) => CallError::Os { action, source },
+        None => CallError::Bpf { action, source },
+    }
+}
+
+/// More files than loading any of our programs and its maps takes at once.
+const FILES_OF_A_LOAD: usize = 64;
+
+/// The kernel's answer where a program that was just refused had too few files to be loaded. libbpf
+/// takes the kernel for one without some feature then, and the answer for the verifier's.
+fn without_files(action: &str) -> Option<io::Error> {
+    if !is_load(action) {
+        return None;
+    }
+    let opened: io::Result<Vec<File>> = (0..FILES_OF_A_LOAD)
+        .map(|_| File::open("/dev/null"))
+        .collect();
+    opened.err().filter(|error| {
+        let answer = errno(error);
+        matches!(answer, Some(Errno::EMFILE | Errno::ENFILE))
+    })
+}
+
+/// Whether what is done is to load a program.
+fn is_load(action: &str) -> bool {
+    action.starts_with("load ")
 }
 
 /// An error and what caused it, on one line. What an error says does not have its cause in it.
@@ -158,7 +185,7 @@ pub(crate) fn remedy_of(action: &str, answer: Option<Errno>) -> String {
 pub fn bpf_remedy(action: &str, source: &libbpf_rs::Error) -> String {
     let answer = bpf_errno(source);
     match answer {
-        Some(Errno::EACCES | Errno::EINVAL | Errno::E2BIG) if action.starts_with("load ") => {
+        Some(Errno::EACCES | Errno::EINVAL | Errno::E2BIG) if is_load(action) => {
             " (this kernel's verifier refuses the program: try another kernel, and report this one's `uname -r`)".to_owned()
         }
         _ => remedy_of(action, answer),

@@ -300,6 +300,7 @@ fn refusal(interface: &str, ifindex: u32, errno: Errno) -> AttachError {
         }
         Errno::EOPNOTSUPP => AttachError::NoNativeXdp { interface },
         Errno::ENODEV => NoSuchInterface::called(&interface).into(),
+        Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => os("attach the XDP program")(errno).into(),
         errno => AttachError::Refused {
             interface,
             source: io::Error::from(errno),
