@@ -257,9 +257,11 @@ impl<'a, W: Work> Turns<'a, W> {
         let regulated = self.work.regulate();
         let usual = self.work.interval();
         let told = self.regulate.on_attempt(&regulated, usual);
+        let is_told = told.is_some();
         self.tell(told);
         let Ok(regulated) = regulated else {
-            return;
+            // What nobody sees, nobody can govern.
+            return self.stand_back(is_told);
         };
         if now < self.govern.due {
             return;
@@ -268,8 +270,13 @@ impl<'a, W: Work> Turns<'a, W> {
         let told = self.govern.on_attempt(&result, Duration::ZERO);
         let is_told = told.is_some();
         self.tell(told);
-        if result.is_err()
-            && let Err(error) = self.work.stand_back()
+        if result.is_err() {
+            self.stand_back(is_told);
+        }
+    }
+
+    fn stand_back(&mut self, is_told: bool) {
+        if let Err(error) = self.work.stand_back()
             && is_told
         {
             self.log(&with_causes(&error));

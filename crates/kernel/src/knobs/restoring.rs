@@ -110,14 +110,16 @@ impl Knobs {
     /// The first refusal, after trying all; [`RestoreError::Deferred`] if the
     /// device has no NAPI instance now.
     pub fn restore(&mut self) -> Result<(), RestoreError> {
-        if self.is_gone() {
-            return self.restore_absent();
-        }
-        match self.restore_present() {
-            // Gone meanwhile.
-            Err(_) if self.is_gone() => self.restore_absent(),
-            restored => restored,
-        }
+        let restored = match self.is_gone() {
+            true => self.restore_absent(),
+            false => match self.restore_present() {
+                // Gone meanwhile.
+                Err(_) if self.is_gone() => self.restore_absent(),
+                restored => restored,
+            },
+        };
+        self.tell_keeper();
+        restored
     }
 
     /// As [`Knobs::restore`], for good: what cannot be put back is told, and not tried once

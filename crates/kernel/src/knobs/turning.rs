@@ -370,10 +370,15 @@ impl Knobs {
             self.record = before;
             return Err(error);
         }
+        self.tell_keeper();
+        Ok(())
+    }
+
+    /// Whether anything is turned.
+    pub(super) fn tell_keeper(&mut self) {
         if let Some(heartbeat) = &mut self.heartbeat {
             heartbeat.tell(!self.record.is_empty());
         }
-        Ok(())
     }
 }
 

@@ -233,6 +233,20 @@ fn shedding_goes_on_at_its_pace_while_governing_fails() {
     assert!(work.done["regulate"] > 10, "{:?}", work.done);
 }
 
+/// What had been turned stayed so, by what was seen last, until the keeper took the guard for one that
+/// hangs, and said so.
+#[test]
+fn nothing_is_turned_while_nobody_sees_how_busy_the_cpus_are() {
+    let work = Failing {
+        failures: [("regulate", 2)].into(),
+        ..Failing::default()
+    };
+    let (ended, work, _) = run(work, Notes::default(), Vec::new());
+    ended.unwrap();
+    assert_eq!(work.stood_back, 2);
+    assert!(work.done.contains_key("govern"), "and then it governs");
+}
+
 #[test]
 fn a_mistake_in_new_settings_keeps_the_old_ones() {
     let wrong = Settings {

@@ -123,9 +123,10 @@ fn a_guard_that_has_just_gone_on_keeps_its_settings() {
     });
 }
 
-/// What hangs right after it has turned something is put back as well.
+/// What hangs right after it has turned something is put back as well. And who has nothing turned any
+/// more, and sleeps until it tries again to govern, hangs not.
 #[test]
-fn the_keeper_hears_of_a_setting_as_it_is_turned() {
+fn the_keeper_hears_of_a_setting_as_it_is_turned_and_put_back() {
     let alive = || Process::current().unwrap();
     with_ward(alive, |_, mut knobs| {
         let (mut keepers, line) = UnixStream::pair().unwrap();
@@ -136,5 +137,7 @@ fn the_keeper_hears_of_a_setting_as_it_is_turned() {
         keepers.read_exact(&mut said).unwrap();
         assert_eq!(said, [heartbeat::BEAT]);
         knobs.restore().unwrap();
+        keepers.read_exact(&mut said).unwrap();
+        assert_eq!(said, [heartbeat::REST]);
     });
 }
