@@ -312,9 +312,11 @@ impl<'obj> Guard<'obj> {
     }
 
     fn refresh_hidden(&mut self) -> Result<(), Error> {
-        let hidden = self.hidden.as_mut();
-        let mut ports =
-            hidden.map_or_else(Ports::default, |hidden| hidden.on_interval(Instant::now()));
+        let mut ports = Ports::default();
+        if let Some(hidden) = &mut self.hidden {
+            ports = hidden.on_interval(Instant::now());
+            self.program.set_receiving(hidden.receiving());
+        }
         if self.config.trust_tc {
             ports.trust_tc();
         }

@@ -12,8 +12,9 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
+use plimsoll_kernel::link::{self, Above};
 use plimsoll_kernel::packet_filter::{balanced, diverted, generation};
-use plimsoll_kernel::{link, traffic_control};
+use plimsoll_kernel::traffic_control;
 use serde::{Deserialize, Serialize};
 
 use crate::looks::Looks;
@@ -127,13 +128,22 @@ impl Ports {
     }
 }
 
+/// What else than rules tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Others {
+    ports: Ports,
+    /// Interfaces by which this host receives what comes in by the guarded one.
+    receiving: BTreeSet<u32>,
+}
+
 /// What is known of them in the current network namespace, where an interface is guarded. Rules may
 /// be many: what else there is does not wait for them to be read.
 #[derive(Debug)]
 pub(crate) struct Hidden {
     /// `None`: the kernel has not told yet.
     by_rules: Looks<Option<Ports>>,
-    by_others: Looks<Option<Ports>>,
+    by_others: Looks<Option<Others>>,
+    receiving: BTreeSet<u32>,
 }
 
 impl Hidden {
@@ -144,37 +154,48 @@ impl Hidden {
 
     fn by(
         by_rules: impl Fn() -> io::Result<Ports> + Send + Sync + 'static,
-        by_others: impl Fn() -> io::Result<Ports> + Send + Sync + 'static,
+        by_others: impl Fn() -> io::Result<Others> + Send + Sync + 'static,
     ) -> Self {
         Self {
             by_rules: Looks::begin_with(generation, move || by_rules().map(Some)),
             by_others: Looks::begin(move || by_others().map(Some)),
+            receiving: BTreeSet::new(),
         }
     }
 
     /// Call it once a second: what is known.
     pub(crate) fn on_interval(&mut self, now: Instant) -> Ports {
         let mut ports = Ports::default();
-        for told in [&mut self.by_rules, &mut self.by_others] {
-            match told.on_interval(now) {
+        let others = self.by_others.on_interval(now).map(|others| {
+            self.receiving = others.receiving;
+            others.ports
+        });
+        for told in [self.by_rules.on_interval(now), others] {
+            match told {
                 Some(told) => ports.extend(told),
                 None => ports.add_all(Taker::NotKnown),
             }
         }
         ports
     }
+
+    /// The interfaces by which this host receives what comes in by the guarded one, as far as it is
+    /// known.
+    pub(crate) const fn receiving(&self) -> &BTreeSet<u32> {
+        &self.receiving
+    }
 }
 
 /// Those that are known now, where `ifindex` is guarded.
 pub(crate) fn ports(ifindex: u32) -> io::Result<Ports> {
     let mut ports = by_rules(ifindex)?;
-    ports.extend(by_others(ifindex)?);
+    ports.extend(by_others(ifindex)?.ports);
     Ok(ports)
 }
 
 fn by_rules(ifindex: u32) -> io::Result<Ports> {
     let mut ports = Ports::default();
-    let named = receiving(ifindex)?.into_iter();
+    let named = receiving(ifindex, link::above(ifindex)?).into_iter();
     let named = named.filter_map(|index| Some((index, link::name(index)?)));
     for (protocol, range) in diverted::ports(&named.collect::<Vec<_>>())? {
         ports.add(Taker::PacketFilter, protocol, &range);
@@ -185,32 +206,35 @@ fn by_rules(ifindex: u32) -> io::Result<Ports> {
     Ok(ports)
 }
 
-fn by_others(ifindex: u32) -> io::Result<Ports> {
+fn by_others(ifindex: u32) -> io::Result<Others> {
+    let above = link::above(ifindex)?;
     let mut ports = Ports::default();
     if !tc_takers(ifindex)?.is_empty() {
         ports.add_all(Taker::Tc);
     }
-    let above = link::above(ifindex)?;
-    if !above.is_empty() {
-        let is_hidden = |socket: &diag::Socket| above.contains(&socket.interface);
+    if !above.interfaces.is_empty() {
+        let is_hidden = |socket: &diag::Socket| above.interfaces.contains(&socket.interface);
         let (hidden, _) = diag::sockets(SOCKETS_MAX, is_hidden)?;
         let port = |socket: &diag::Socket| (socket.protocol, socket.port);
         ports.some.extend(hidden.iter().map(port));
     }
-    Ok(ports)
+    Ok(Others {
+        ports,
+        receiving: receiving(ifindex, above),
+    })
 }
 
 /// The interfaces through which packets are received that come in by this one.
-fn receiving(ifindex: u32) -> io::Result<BTreeSet<u32>> {
-    let mut interfaces = link::above(ifindex)?;
+fn receiving(ifindex: u32, above: Above) -> BTreeSet<u32> {
+    let mut interfaces = above.interfaces;
     interfaces.insert(ifindex);
-    Ok(interfaces)
+    interfaces
 }
 
 /// What of tc may take packets that come in by `ifindex`, there or at an interface above.
 pub(crate) fn tc_takers(ifindex: u32) -> io::Result<BTreeSet<String>> {
     let mut takers = BTreeSet::new();
-    for interface in receiving(ifindex)? {
+    for interface in receiving(ifindex, link::above(ifindex)?) {
         takers.extend(traffic_control::takers(interface)?);
     }
     Ok(takers)
@@ -227,13 +251,17 @@ mod tests {
     #[test]
     fn what_the_kernel_has_not_told_may_be_at_every_port() {
         static TELLS: AtomicBool = AtomicBool::new(false);
-        let told = || match TELLS.load(Ordering::Relaxed) {
-            true => Ok(Ports::default()),
-            false => Err(io::ErrorKind::Unsupported.into()),
-        };
-        let refused = || Hidden::by(told, || Ok(Ports::default()));
+        fn told<T: Default>() -> io::Result<T> {
+            match TELLS.load(Ordering::Relaxed) {
+                true => Ok(T::default()),
+                false => Err(io::ErrorKind::Unsupported.into()),
+            }
+        }
         let begun = Instant::now();
-        let mut known = [refused(), Hidden::by(|| Ok(Ports::default()), told)];
+        let mut known = [
+            Hidden::by(told, || Ok(Others::default())),
+            Hidden::by(|| Ok(Ports::default()), told),
+        ];
         for hidden in &mut known {
             let ports = hidden.on_interval(begun);
             assert!(ports.every.iter().all(|one| one.taker() == "not_known"));

@@ -1,7 +1,6 @@
 //! What the kernel says of an interface: link state, attached XDP program,
 //! XDP features of its driver.
 
-use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs;
@@ -18,6 +17,9 @@ use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use crate::error::{FAILED, remedy};
 use crate::netlink;
+pub use above::{Above, above};
+
+mod above;
 
 /// An interface as rtnetlink(7) describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -312,41 +314,6 @@ pub fn link(ifindex: u32) -> io::Result<Link> {
     })
 }
 
-/// Kinds of devices that stand on another one, and get packets that it receives.
-const STANDING: [&[u8]; 5] = [b"vlan", b"macvlan", b"macvtap", b"ipvlan", b"ipvtap"];
-
-/// The interfaces through which this host may receive what comes in by `ifindex`: those that it belongs
-/// to (a bridge, a bond, a VRF), those that stand on it, and those above these.
-///
-/// # Errors
-///
-/// The kernel does not answer.
-pub fn above(ifindex: u32) -> io::Result<BTreeSet<u32>> {
-    let request = rt_link::Request::new().op_getlink_dump(&rt_link::Ifinfomsg::default());
-    let mut socket = netlink::Socket::new();
-    let mut replies = socket.request(&request)?;
-    // Each below another one.
-    let mut pairs = Vec::new();
-    while let Some(reply) = replies.recv() {
-        let (header, attributes) = reply?;
-        let own = header.ifi_index.cast_unsigned();
-        pairs.extend(attributes.get_master().ok().map(|master| (own, master)));
-        let kind = attributes.get_linkinfo().and_then(|link| link.get_kind());
-        if kind.is_ok_and(|kind| STANDING.contains(&kind.to_bytes()))
-            && attributes.get_link_netnsid().is_err()
-        {
-            pairs.extend(attributes.get_link().ok().map(|below| (below, own)));
-        }
-    }
-    let mut found = BTreeSet::new();
-    let mut todo = vec![ifindex];
-    while let Some(below) = todo.pop() {
-        let next = pairs.iter().filter(|pair| pair.0 == below);
-        todo.extend(next.map(|pair| pair.1).filter(|above| found.insert(*above)));
-    }
-    Ok(found)
-}
-
 fn header_of(ifindex: u32) -> rt_link::Ifinfomsg {
     rt_link::Ifinfomsg {
         ifi_index: ifindex.cast_signed(),
@@ -472,35 +439,6 @@ mod tests {
             assert!(is_sending(index("v0").unwrap()).unwrap());
             let error = wait_until_sending("v2").unwrap_err().to_string();
             assert!(error.contains("no interface `v2`"), "{error}");
-        })
-        .expect("this test makes a network namespace and needs root: run `sudo make test`");
-    }
-
-    /// A bridge of a macvlan device, and what is beside them. Needs root.
-    #[test]
-    fn what_receives_by_an_interface_is_above_it() {
-        namespace::in_new(|| {
-            for words in [
-                "link add v0 type veth peer name v1",
-                "link add link v0 name m0 type macvlan mode bridge",
-                "link add br0 type bridge",
-                "link set m0 master br0",
-                "link add link v1 name m1 type macvlan mode bridge",
-                "link add vx0 type vxlan id 1 dev v0 dstport 4789",
-            ] {
-                let status = Command::new("ip").args(words.split(' ')).status();
-                assert!(status.expect("iproute2 is installed").success(), "{words}");
-            }
-            let of = |names: &[&str]| names.iter().map(|name| index(name).unwrap()).collect();
-            let above = |name| above(index(name).unwrap()).unwrap();
-            assert_eq!(above("v0"), of(&["m0", "br0"]));
-            assert_eq!(above("m0"), of(&["br0"]));
-            assert_eq!(
-                above("v1"),
-                of(&["m1"]),
-                "and not what is above its other end"
-            );
-            assert_eq!(above("br0"), of(&[]));
         })
         .expect("this test makes a network namespace and needs root: run `sudo make test`");
     }

@@ -4,7 +4,8 @@
  * worth, so it is held to what can be answered. But that no socket is found from
  * here does not make a port closed: translation, another namespace or a socket
  * bound to an upper device may take the packet. The evidence is the stack's own:
- * a tracepoint tells of each packet that it threw away for want of a socket.
+ * a tracepoint tells of each packet that it threw away for want of a socket, if it came
+ * by the guarded interface or one above.
  *
  * Limits: one address's ports have a place each; those of several addresses may
  * share one, and then only one of the two is capped. A flow that conntrack does
@@ -98,6 +99,14 @@ static __always_inline void note_refusal(const struct address *address, __be16 p
 	__sync_fetch_and_add(&entry->refused, 1);
 }
 
+/* Whether the guarded interface may have received what comes up by this one. */
+static __always_inline bool may_come_from_guarded(const struct net_device *device)
+{
+	__u32 index = device->ifindex;
+
+	return settings.receiving[index / 64 % RECEIVING_WORDS] >> index % 64 & 1;
+}
+
 /* A UDP packet for which the stack found no socket. */
 static __always_inline void note_refused_packet(const struct sk_buff *trusted)
 {
@@ -107,7 +116,7 @@ static __always_inline void note_refused_packet(const struct sk_buff *trusted)
 	struct address address;
 	struct udphdr udp;
 
-	if (!device || device->ifindex == LOOPBACK_IFINDEX ||
+	if (!device || !may_come_from_guarded(device) ||
 	    device->nd_net.net->ns.inum != settings.namespace_inode)
 		return;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {

@@ -148,6 +148,8 @@ enum limit {
 	EVIDENCE_TIMES = 30, /* … this */
 	/* UDP ports without a socket that are remembered: all of one address. */
 	UNCLAIMED_PORTS = 65536,
+	/* Of 64 interfaces each, by the low bits of their indices. */
+	RECEIVING_WORDS = 16,
 	/* What is known of them is reviewed every 2^25 ns, about 34 ms, … */
 	REVIEW_TICKS_SHIFT = 3,
 	/* … and forgotten 4.3 s after the stack last refused a packet. */
@@ -416,6 +418,8 @@ struct settings {
 	__u8 mac[6];
 	/* Unicast addresses most packets are for, tried before the map. */
 	struct address frequent[FREQUENT_ADDRESSES];
+	/* A bit for each interface by which packets may come that the guarded one received. */
+	__u64 receiving[RECEIVING_WORDS];
 };
 
 /* Protected packets that one CPU admitted, by enum protection. */

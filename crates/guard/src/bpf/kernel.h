@@ -237,8 +237,6 @@ struct nf_conn {
 #define IPS_SRC_NAT (1 << 4)
 #define IPS_DST_NAT (1 << 5)
 
-#define LOOPBACK_IFINDEX 1 /* in every network namespace */
-
 #define AF_INET 2
 #define AF_INET6 10
 

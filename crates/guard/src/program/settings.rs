@@ -1,6 +1,8 @@
 //! What the running program is set to: words in its `.bss` section, which it reads with
 //! each packet.
 
+use std::collections::BTreeSet;
+
 use plimsoll_core::config::Fraction;
 use plimsoll_core::feedback::SocketWatermarks;
 
@@ -61,6 +63,17 @@ impl Program<'_> {
     /// Tells the program whether its interface is a veth: that takes answers by redirection.
     pub(crate) fn set_veth(&mut self, is_veth: bool) {
         self.settings().redirects_answers = is_veth.into();
+    }
+
+    /// Tells the program by which interfaces packets may come that its own one received, that one among
+    /// them. Of more than a thousand, some others count as well.
+    pub(crate) fn set_receiving(&mut self, interfaces: &BTreeSet<u32>) {
+        let mut words = [0; types::limit::RECEIVING_WORDS.0 as usize];
+        for index in interfaces {
+            let word = *index as usize / 64 % words.len();
+            words[word] |= 1 << (index % 64);
+        }
+        self.settings().receiving = words;
     }
 
     /// Tells the program which IP protocols tunnels of this host take, a bit for each; 0 are frames

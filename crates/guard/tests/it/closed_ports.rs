@@ -1,16 +1,18 @@
 //! What counts as a closed port: only what the stack itself refuses, again and again. Its
 //! packets are held to what the stack could answer.
 
+use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_core::time::TICK;
 use plimsoll_guard::{Guard, Kind, Outcome};
+use plimsoll_kernel::link;
 use plimsoll_packets::frame::{Packet, TcpFlags};
 
 use crate::common::closed_port::{CLOSED, FRAMES, flood_closed_port, frame, guarded};
 use crate::common::patient::{patient, received};
-use crate::common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, in_namespace};
+use crate::common::{HOST_MAC, HOST_V4, PEER_MAC, PEER_V4, Wire, bridged, in_namespace, ip};
 
 /// A little longer than the program's reviews of closed ports.
 const REVIEW: Duration = Duration::from_millis(40);
@@ -114,6 +116,47 @@ fn one_refusal_makes_no_closed_port() {
             let packets = *guard.counters().unwrap().of(Kind::ClosedPort);
             assert_eq!(packets.count(Outcome::Admitted), 2001, "{packets:?}");
         });
+    });
+}
+
+/// The refusals were those of the whole host. So a flood that came in elsewhere closed a port here whose
+/// packets others take.
+#[test]
+fn what_is_refused_of_another_interface_closes_no_port_of_this_one() {
+    const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 4];
+    const OTHER_PEER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
+    in_namespace(|| {
+        ip("link add v2 address 02:00:00:00:00:04 type veth peer name v3");
+        ip("address add 198.19.0.2/24 dev v2");
+        ip("link set v2 up");
+        ip("link set v3 up");
+        link::wait_until_sending("v2").unwrap();
+        let elsewhere = Packet::new(OTHER_PEER.into(), HOST_V4.into())
+            .macs(PEER_MAC, OTHER_MAC)
+            .udp(4000, CLOSED, &[0; 64]);
+        guarded(|guard, _| {
+            let other = Wire::at("v3");
+            let begun = Instant::now();
+            while begun.elapsed() < 10 * REVIEW {
+                guard.regulate().unwrap();
+                // A test-run reaches no stack.
+                guard.test_run(&frame(4000, CLOSED), 1).unwrap();
+                (0..100).for_each(|_| other.send(&elsewhere));
+            }
+            assert!(refused() > 1000, "{}", refused());
+            guard.test_run(&frame(4000, CLOSED), 2000).unwrap();
+            let packets = *guard.counters().unwrap().of(Kind::ClosedPort);
+            assert_eq!(packets.discarded(), 0, "{packets:?}");
+        });
+    });
+}
+
+/// There the stack refuses what the bridge hands up.
+#[test]
+fn a_port_that_is_closed_behind_a_bridge_is_known() {
+    in_namespace(|| {
+        bridged();
+        guarded(flood_until_known);
     });
 }
 

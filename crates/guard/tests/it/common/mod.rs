@@ -137,6 +137,11 @@ pub(crate) struct Wire {
 
 impl Wire {
     pub(crate) fn open() -> Self {
+        Self::at("v1")
+    }
+
+    /// The same on another interface.
+    pub(crate) fn at(interface: &str) -> Self {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
         let socket = socket(
             AddressFamily::Packet,
@@ -145,7 +150,7 @@ impl Wire {
             None,
         )
         .expect("AF_PACKET");
-        let ifindex = nix::net::if_::if_nametoindex("v1").expect("v1 exists");
+        let ifindex = nix::net::if_::if_nametoindex(interface).expect("it exists");
         Self { socket, ifindex }
     }
 
