@@ -23,6 +23,7 @@ use plimsoll_kernel::knobs::{self, Attribute, Device, Napi, Netdev, OpenError};
 use plimsoll_kernel::link::{self, Link};
 use plimsoll_kernel::packet_filter;
 use plimsoll_kernel::threaded::TRIED;
+use plimsoll_kernel::xdp_link::refused_by_above;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -101,7 +102,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
     findings.extend([
         driver(&link, name.clone()),
         native_xdp(interface, ifindex, &link)?,
-        attached(interface, &link),
+        attached(interface, ifindex, &link),
         adapter::attachment(interface, ifindex, &name)
             .map_err(os("ask for the adapter's channels"))?,
         mtu(&link),
@@ -121,6 +122,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
             &hidden::ports(ifindex).map(|ports| ports.every),
         ),
         filters::traffic_control(&hidden::tc_takers(ifindex)),
+        filters::above(&link::above(ifindex)),
         filters::packet_readers(host::has_packet_readers()),
         namespace(&link),
         syn_cookies(link.kind.as_deref() == Some("veth")),
@@ -241,8 +243,12 @@ fn native_xdp(interface: &str, ifindex: u32, link: &Link) -> Result<Finding, Err
     })
 }
 
-fn attached(interface: &str, link: &Link) -> Finding {
+fn attached(interface: &str, ifindex: u32, link: &Link) -> Finding {
     let Some(xdp) = &link.xdp else {
+        if let Some(refusal) = refused_by_above(interface, ifindex) {
+            let found = refusal.to_string();
+            return finding("attached", Verdict::Missing, found, "does not start");
+        }
         let found = "no XDP program is attached";
         return finding("attached", Verdict::Ok, found, "attaches its own");
     };

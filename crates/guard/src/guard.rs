@@ -318,7 +318,7 @@ impl<'obj> Guard<'obj> {
             self.program.set_receiving(hidden.receiving());
         }
         if self.config.trust_tc {
-            ports.trust_tc();
+            ports.trust_programs();
         }
         if self.tracking.is_missed(host::translates) {
             ports.add_all(Taker::Translation);

@@ -1,8 +1,8 @@
 //! Sockets that the program's look-up does not find, although they get packets: those that are bound
 //! to a device above the guarded interface, and those of proxies to which a rule diverts. It finds
 //! another one in their place, if that has the packet's port. Load balancing in the kernel (IPVS),
-//! and programs and actions of tc take packets before sockets in the same way. So does translation that
-//! the program cannot ask ([`crate::tracking`]).
+//! programs and actions of tc, XDP programs above and flows of Open vSwitch take packets before sockets
+//! in the same way. So does translation that the program cannot ask ([`crate::tracking`]).
 //!
 //! As long as the kernel has told nothing of them, any port may have such a socket.
 
@@ -34,6 +34,10 @@ pub(crate) enum Taker {
     Ipvs,
     /// Programs and actions of tc.
     Tc,
+    /// XDP programs of interfaces above.
+    Xdp,
+    /// Flows of Open vSwitch.
+    OpenVswitch,
     /// Translation that the program cannot ask whether it does.
     Translation,
     /// Somebody, since the kernel does not tell; or one that a newer guard tells of.
@@ -48,6 +52,8 @@ impl Taker {
             Self::PacketFilter => "packet_filter",
             Self::Ipvs => "ipvs",
             Self::Tc => "tc",
+            Self::Xdp => "xdp",
+            Self::OpenVswitch => "open_vswitch",
             Self::Translation => "translation",
             Self::NotKnown => "not_known",
         }
@@ -57,8 +63,13 @@ impl Taker {
     pub(crate) const fn may_send_on(self) -> bool {
         match self {
             Self::PacketFilter | Self::Ipvs => false,
-            Self::Tc | Self::Translation | Self::NotKnown => true,
+            Self::Tc | Self::Xdp | Self::OpenVswitch | Self::Translation | Self::NotKnown => true,
         }
+    }
+
+    /// Whether somebody has programmed which packets it takes, so that only he knows.
+    pub(crate) const fn is_programmed(self) -> bool {
+        matches!(self, Self::Tc | Self::Xdp | Self::OpenVswitch)
     }
 }
 
@@ -77,7 +88,8 @@ impl Unguarded {
         self.protocol.name()
     }
 
-    /// Who may take its packets: `packet_filter`, `ipvs`, `tc`, `translation` or `not_known`.
+    /// Who may take its packets: `packet_filter`, `ipvs`, `tc`, `xdp`, `open_vswitch`, `translation` or
+    /// `not_known`.
     #[must_use]
     pub const fn taker(&self) -> &'static str {
         self.taker.name()
@@ -122,9 +134,9 @@ impl Ports {
         self.every.extend(others.every);
     }
 
-    /// Nothing of tc takes packets from sockets of this host: so it was said.
-    pub(crate) fn trust_tc(&mut self) {
-        self.every.retain(|one| one.taker != Taker::Tc);
+    /// Nobody's programs take packets from sockets of this host: so it was said.
+    pub(crate) fn trust_programs(&mut self) {
+        self.every.retain(|one| !one.taker.is_programmed());
     }
 }
 
@@ -209,8 +221,14 @@ fn by_rules(ifindex: u32) -> io::Result<Ports> {
 fn by_others(ifindex: u32) -> io::Result<Others> {
     let above = link::above(ifindex)?;
     let mut ports = Ports::default();
-    if !tc_takers(ifindex)?.is_empty() {
-        ports.add_all(Taker::Tc);
+    for (taker, are_there) in [
+        (Taker::Tc, !tc_takers(ifindex)?.is_empty()),
+        (Taker::Xdp, !above.with_xdp.is_empty()),
+        (Taker::OpenVswitch, above.has_open_vswitch),
+    ] {
+        if are_there {
+            ports.add_all(taker);
+        }
     }
     if !above.interfaces.is_empty() {
         let is_hidden = |socket: &diag::Socket| above.interfaces.contains(&socket.interface);

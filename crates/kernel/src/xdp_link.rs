@@ -52,6 +52,18 @@ pub enum AttachError {
         /// How it may be detached.
         remedy: String,
     },
+    /// An interface above runs an XDP program, and the kernel takes none below it.
+    #[error(
+        "`{above}`, which is above `{interface}`, runs an XDP program, and the kernel takes none below it: {remedy}"
+    )]
+    BusyAbove {
+        /// As given.
+        interface: String,
+        /// Its name.
+        above: String,
+        /// What program it is, and how it may be detached.
+        remedy: String,
+    },
     /// The driver refuses the program in the interface's present configuration.
     #[error(
         "`{interface}` refuses an XDP program in its present configuration; often its MTU is too large or it has too few queues: see `dmesg`"
@@ -73,7 +85,11 @@ impl AttachError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::NoNativeXdp { .. } => LACKS,
-            Self::Interface(_) | Self::Busy { .. } | Self::Refused { .. } | Self::Call(_) => FAILED,
+            Self::Interface(_)
+            | Self::Busy { .. }
+            | Self::BusyAbove { .. }
+            | Self::Refused { .. }
+            | Self::Call(_) => FAILED,
         }
     }
 }
@@ -288,6 +304,11 @@ fn refusal(interface: &str, ifindex: u32, errno: Errno) -> AttachError {
     match errno {
         Errno::EBUSY | Errno::EEXIST => {
             let attached = link::link(ifindex).ok().and_then(|link| link.xdp);
+            if attached.is_none()
+                && let Some(refusal) = refused_by_above(&interface, ifindex)
+            {
+                return refusal;
+            }
             let remedy = match &attached {
                 Some(attached) => attached.remedy(&interface),
                 None => format!("`plimsoll guard check {interface}` tells more"),
@@ -306,4 +327,17 @@ fn refusal(interface: &str, ifindex: u32, errno: Errno) -> AttachError {
             source: io::Error::from(errno),
         },
     }
+}
+
+/// Why the kernel takes no program on an interface that has none, if the cause is above.
+#[must_use]
+pub fn refused_by_above(interface: &str, ifindex: u32) -> Option<AttachError> {
+    let index = link::above(ifindex).ok()?.refusing?;
+    let above = link::name(index)?;
+    let program = link::link(index).ok()?.xdp?;
+    Some(AttachError::BusyAbove {
+        interface: interface.to_owned(),
+        remedy: format!("{program}; {}", program.remedy(&above)),
+        above,
+    })
 }

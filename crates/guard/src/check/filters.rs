@@ -10,6 +10,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use plimsoll_kernel::link::{self, Above};
+
 use super::{Finding, Verdict, finding};
 use crate::hidden::{Taker, Unguarded};
 
@@ -85,7 +87,7 @@ fn taken(unguarded: &io::Result<BTreeSet<Unguarded>>) -> Vec<String> {
             )];
         }
     };
-    let others = told.iter().filter(|one| one.taker != Taker::Tc);
+    let others = told.iter().filter(|one| !one.taker.is_programmed());
     let said = others.map(|one| {
         let name = one.protocol().to_uppercase();
         let taker = match one.taker {
@@ -126,9 +128,46 @@ pub(super) fn traffic_control(takers: &io::Result<BTreeSet<String>>) -> Finding 
             "tc may send packets that come in to other sockets or hosts: {}",
             names.join(", ")
         ),
-        "guards no UDP queue and no listener, unless `--trust-tc` says that sockets of this host lose no packets by it",
+        NOT_TRUSTED,
     )
 }
+
+/// Who takes packets that interfaces above receive, if the kernel tells.
+pub(super) fn above(above: &io::Result<Above>) -> Finding {
+    let above = match above {
+        Ok(above) => above,
+        Err(error) => {
+            let found = format!("the kernel does not tell what is above ({error})");
+            let guard = "guards no UDP queue and no listener until it does";
+            return finding("above", Verdict::Unknown, found, guard);
+        }
+    };
+    let names = above.with_xdp.iter().filter_map(|index| link::name(*index));
+    let mut takers: Vec<_> = names
+        .map(|name| format!("an XDP program on {name}"))
+        .collect();
+    takers.extend(
+        above
+            .has_open_vswitch
+            .then(|| "flows of Open vSwitch".to_owned()),
+    );
+    if takers.is_empty() {
+        let found = "no XDP program and no Open vSwitch takes packets above";
+        return finding("above", Verdict::Ok, found, "needs no more");
+    }
+    finding(
+        "above",
+        Verdict::Limited,
+        format!(
+            "these may send packets that come in to other sockets or hosts: {}",
+            takers.join(", ")
+        ),
+        NOT_TRUSTED,
+    )
+}
+
+/// What is done where somebody's programs may take packets.
+const NOT_TRUSTED: &str = "guards no UDP queue and no listener, unless `--trust-tc` says that sockets of this host lose no packets by it";
 
 /// Programs that read packets without a socket for their port. A DHCP client has such a
 /// packet socket all the time on many hosts.

@@ -40,7 +40,8 @@ pub struct Config {
     /// fair share loses nothing. Costs some nanoseconds for each packet of such a
     /// channel, and up to 6 MiB per CPU. Default: yes.
     pub fairness: bool,
-    /// Programs and actions of tc take no packets from sockets of this host, whatever they are.
+    /// Programs and actions of tc, XDP programs above and Open vSwitch take no packets from sockets of
+    /// this host, whatever they are.
     /// Without, no UDP queue and no listener is guarded while there are any that could.
     /// Default: no.
     pub trust_tc: bool,

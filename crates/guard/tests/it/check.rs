@@ -46,7 +46,8 @@ fn an_interface_that_can_be_guarded_is_described() {
         );
         assert_finding(&check, "memory", Verdict::Ok, "possible CPUs");
         assert_finding(&check, "tc", Verdict::Ok, "no program or action of tc");
-        assert_eq!(check.findings.len(), 24);
+        assert_finding(&check, "above", Verdict::Ok, "no Open vSwitch");
+        assert_eq!(check.findings.len(), 25);
     });
 }
 

@@ -20,6 +20,7 @@ mod meter;
 mod no_harm;
 mod old_pressure;
 mod owner;
+mod programs_above;
 mod queues;
 mod steered;
 mod taken_by_tc;

@@ -4,7 +4,6 @@
 
 #![allow(unsafe_code, reason = "libbpf-rs does not attach programs to tcx")]
 
-use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,9 +16,12 @@ use plimsoll_kernel::link;
 
 use crate::common::assembled::{self, instruction as at};
 use crate::common::closed_port::{FRAMES, frame, guarded};
-use crate::common::other_namespace::Namespace;
 use crate::common::patient::{patient, received};
-use crate::common::{HOST_V4, Wire, fill, in_namespace, ip, nft};
+use crate::common::twin::{full, twin};
+use crate::common::{HOST_V4, Wire, in_namespace, ip, nft};
+
+/// The host's own.
+const TWIN_MAC: &str = "02:00:00:00:00:02";
 
 fn tc(words: &str) {
     let output = Command::new("tc").args(words.split(' ')).output();
@@ -33,32 +35,6 @@ fn act(ports: &str, action: &str) {
     tc(&format!(
         "filter add dev v0 ingress protocol ip u32 match ip protocol 17 0xff {ports} action {action}"
     ));
-}
-
-/// A host behind this one that has its addresses, and a server there.
-fn twin(port: u16) -> (Namespace, UdpSocket) {
-    let twin = Namespace::new();
-    let tid = twin.tid;
-    ip(&format!(
-        "link add g0 type veth peer name h0 address 02:00:00:00:00:02 netns {tid}"
-    ));
-    ip("link set g0 up");
-    let server = twin.run(move || {
-        ip(&format!("address add {HOST_V4}/24 dev h0"));
-        ip("link set h0 up");
-        link::wait_until_sending("h0").unwrap();
-        patient((HOST_V4, port))
-    });
-    link::wait_until_sending("g0").unwrap();
-    (twin, server)
-}
-
-/// A socket of this host that somebody here has filled, and nobody reads.
-fn full(port: u16) -> UdpSocket {
-    let socket = UdpSocket::bind((HOST_V4, port)).unwrap();
-    let filler = UdpSocket::bind((HOST_V4, 0)).unwrap();
-    fill(&filler, (HOST_V4, port));
-    socket
 }
 
 /// What `received_there` counts of the frames of many clients to port 53, while this host's own
@@ -81,7 +57,7 @@ const BOTH: [&str; 2] = ["protocol=udp taker=tc", "protocol=tcp taker=tc"];
 #[test]
 fn what_is_redirected_is_not_judged_by_a_full_socket_here() {
     in_namespace(|| {
-        let (twin, server) = twin(53);
+        let (twin, server) = twin(TWIN_MAC, 53);
         act("match ip dport 53 0xffff", "mirred egress redirect dev g0");
         let check = check("v0").unwrap();
         let found = check.findings.iter().find(|finding| finding.id == "tc");
@@ -96,7 +72,7 @@ fn what_is_redirected_is_not_judged_by_a_full_socket_here() {
 #[test]
 fn nor_is_what_a_rule_sends_out_by_another_interface() {
     in_namespace(|| {
-        let (twin, server) = twin(53);
+        let (twin, server) = twin(TWIN_MAC, 53);
         nft("add table netdev n; \
              add chain netdev n in { type filter hook ingress device v0 priority 0; }; \
              add rule netdev n in udp dport 53 fwd to g0");
@@ -233,7 +209,7 @@ fn one_sender_loses_nothing(received_there: impl FnOnce() -> u64) {
 #[test]
 fn a_port_of_which_some_packets_are_redirected_is_not_closed() {
     in_namespace(|| {
-        let (twin, server) = twin(40_000);
+        let (twin, server) = twin(TWIN_MAC, 40_000);
         let ports = "match ip sport 9000 0xffff match ip dport 40000 0xffff";
         act(ports, "mirred egress redirect dev g0");
         one_sender_loses_nothing(|| twin.run(move || received(&server)));

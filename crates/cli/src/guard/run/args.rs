@@ -68,10 +68,11 @@ pub(crate) struct Args {
     /// Cost: connections made by such a cookie lack most TCP options; the stack's own cost it far more time.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set)]
     pub(super) syn_cookies: Option<bool>,
-    /// Programs and actions of tc at this interface take no packets from sockets of this host
+    /// Programs and actions of tc at this interface, and what is above it, take no packets from sockets of this host
     ///
     /// Unless given, no UDP queue and no listener is guarded while there are some that could: a BPF
-    /// program of tcx or clsact, a redirection (not to an `ifb`), a translation.
+    /// program of tcx or clsact, a redirection (not to an `ifb`), a translation; an XDP program or Open
+    /// vSwitch above.
     ///
     /// Cost: if one does take packets for a port whose socket here is full, they are discarded.
     #[arg(long)]

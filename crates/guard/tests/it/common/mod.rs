@@ -15,6 +15,7 @@ pub(crate) mod peer;
 pub(crate) mod service_manager;
 pub(crate) mod steering;
 pub(crate) mod syn_queue;
+pub(crate) mod twin;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
