@@ -312,6 +312,10 @@ impl Computation<'_> {
         ));
         let delivered = self.stack(&causes::UDP_DELIVERED);
         places.push(place("udp", Fate::Delivered, delivered, "Udp InDatagrams"));
+        places.extend(self.losses(&causes::UDP_LITE_LOSSES));
+        let delivered = self.stack(&causes::UDP_LITE_DELIVERED);
+        let from = "UdpLite InDatagrams";
+        places.push(place("udp_lite", Fate::Delivered, delivered, from));
         places
     }
 
@@ -395,6 +399,8 @@ impl Computation<'_> {
             let counter = |reading: &Reading| reading.stack.get(*name).copied();
             match (counter(self.then), counter(self.now)) {
                 (Some(then), Some(now)) => sum += self.passed(name, then, now),
+                // A kernel without UDP-Lite has no such packets.
+                _ if name.starts_with("UdpLite") => {}
                 _ => {
                     let name = self.absent_name(name);
                     self.absent.insert(name);

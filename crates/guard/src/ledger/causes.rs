@@ -56,6 +56,20 @@ pub(super) const UDP_LOSSES: [Causes; 5] = [
 pub(super) const UDP_NOT_ERRORS: usize = 2;
 pub(super) const UDP_ERRORS: [&str; 2] = ["Udp.InErrors", "Udp6InErrors"];
 pub(super) const UDP_DELIVERED: [&str; 2] = ["Udp.InDatagrams", "Udp6InDatagrams"];
+
+/// What ends in UDP-Lite (RFC 3828), as a loss.
+pub(super) const UDP_LITE_LOSSES: [Causes; 1] = [(
+    "udp_lite_lost",
+    &[
+        "UdpLite.NoPorts",
+        "UdpLite.IgnoredMulti",
+        "UdpLite.InErrors",
+        "UdpLite6NoPorts",
+        "UdpLite6InErrors",
+    ],
+)];
+pub(super) const UDP_LITE_DELIVERED: [&str; 2] = ["UdpLite.InDatagrams", "UdpLite6InDatagrams"];
+
 pub(super) const TCP_SEGMENTS: [&str; 1] = ["Tcp.InSegs"];
 pub(super) const ICMP_MESSAGES: [&str; 2] = ["Icmp.InMsgs", "Icmp6InMsgs"];
 pub(super) const ICMP_ERRORS: [&str; 2] = ["Icmp.InErrors", "Icmp6InErrors"];

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{SockaddrIn, bind};
 use plimsoll_guard::ledger::{Fate, Ledger, LedgerReader};
 use plimsoll_guard::{Config, Error, Guard, Storage};
 use plimsoll_kernel::knobs::{Knobs, Queues};
@@ -173,6 +174,47 @@ fn every_packet_is_in_its_place_and_all_adds_up() {
         assert_eq!(ledger.unaccounted, 34, "{ledger:#?}");
         assert_eq!(ledger.not_visible, [""; 0]);
     });
+}
+
+/// They were told as unaccounted. A kernel without UDP-Lite has none of its counters.
+#[test]
+fn datagrams_of_udp_lite_have_their_places() {
+    let counters = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    if !counters.contains("UdpLite:") {
+        return;
+    }
+    in_namespace(|| {
+        let mut storage = Storage::default();
+        let mut session = Session::start(&mut storage, &Config::default());
+        let [server, client] = [(); 2].map(|()| udp_lite_socket());
+        for _ in 0..9 {
+            client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+            server.recv(&mut [0; 8]).unwrap();
+        }
+        client.send_to(b"x", (Ipv4Addr::LOCALHOST, 1)).unwrap();
+        let wire = Wire::open();
+        // From and to some port, of which eight bytes are summed up, to 0, which is no sum.
+        let no_sum = to_host(HOST_V4).protocol(136, &[15, 160, 0, 9, 0, 8, 0, 0]);
+        send(&wire, &no_sum, 10);
+        let ledger = session.ledger();
+        assert_adds_up(&ledger);
+        assert_eq!(packets(&ledger, "protocols", "udp_lite"), 9, "{ledger:#?}");
+        assert_eq!(packets(&ledger, "protocols", "udp_lite_lost"), 1 + 10);
+        assert_eq!(ledger.unaccounted, 0, "{ledger:#?}");
+    });
+}
+
+#[allow(unsafe_code, reason = "nix knows no UDP-Lite")]
+fn udp_lite_socket() -> UdpSocket {
+    use std::os::fd::{AsRawFd, FromRawFd};
+    // SAFETY: three numbers.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDPLITE) };
+    assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: just opened, and nobody else has it.
+    let socket = unsafe { UdpSocket::from_raw_fd(fd) };
+    let [a, b, c, d] = Ipv4Addr::LOCALHOST.octets();
+    bind(socket.as_raw_fd(), &SockaddrIn::new(a, b, c, d, 0)).unwrap();
+    socket
 }
 
 /// What the host has answered so far. At the other end of its link that is for

@@ -13,11 +13,13 @@ fn host() -> Reading {
         &causes::IP_LOSSES[..],
         &causes::TCP_LOSSES,
         &causes::UDP_LOSSES,
+        &causes::UDP_LITE_LOSSES,
     ];
     let names = causes.into_iter().flatten().flat_map(|(_, names)| *names);
     let others = [
         &causes::UDP_ERRORS[..],
         &causes::UDP_DELIVERED,
+        &causes::UDP_LITE_DELIVERED,
         &causes::TCP_SEGMENTS,
         &causes::ICMP_MESSAGES,
         &causes::ICMP_ERRORS,
@@ -97,6 +99,15 @@ fn is(places: &[(String, u64)], expected: &[(&str, u64)]) {
     assert_eq!(places, expected);
 }
 
+/// It has no such packets, either, so nothing is missing.
+#[test]
+fn a_kernel_without_udp_lite_tells_all_the_same() {
+    let mut now = every_cause();
+    now.stack.retain(|name, _| !name.starts_with("UdpLite"));
+    let (ledger, _) = ledger(&now, &now);
+    assert_eq!(ledger.not_visible, [""; 0]);
+}
+
 #[test]
 fn nothing_happened() {
     let (ledger, places) = ledger(&host(), &host());
@@ -142,6 +153,17 @@ fn every_cause() -> Reading {
             ("Udp.InCsumErrors", 2),
         ],
     );
+    // UDP-Lite.
+    now.adapter.received += 11;
+    now.outcomes.add_all(&outcomes(11, 0));
+    let lite = [
+        ("Ip6InReceives", 11),
+        ("Ip6InDelivers", 11),
+        ("UdpLite6NoPorts", 1),
+        ("UdpLite6InErrors", 2),
+        ("UdpLite6InDatagrams", 8),
+    ];
+    count(&mut now, &lite);
     now.waiting = Some(6);
     now
 }
@@ -171,6 +193,8 @@ fn every_cause_has_its_place_and_all_adds_up() {
             ("udp_refused", 1),
             ("udp_waiting", 6),
             ("udp", 100),
+            ("udp_lite_lost", 3),
+            ("udp_lite", 8),
             ("icmp_bad", 1),
             ("icmp", 4),
         ],
