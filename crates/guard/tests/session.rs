@@ -18,6 +18,8 @@ mod gone;
 mod handover;
 #[path = "session/read_only.rs"]
 mod read_only;
+#[path = "session/refused.rs"]
+mod refused;
 #[path = "session/renamed.rs"]
 mod renamed;
 #[path = "session/standby.rs"]
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
     let others = others.chain(&gone::TESTS).chain(&renamed::TESTS);
     let others = others.chain(&descriptors::TESTS).chain(&read_only::TESTS);
     let others = others.chain(&standby::TESTS).chain(&threads::TESTS);
+    let others = others.chain(&refused::TESTS);
     let tests = TESTS.iter().chain(others);
     if arguments.iter().any(|argument| argument == "--list") {
         for (name, _) in tests {

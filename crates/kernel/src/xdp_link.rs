@@ -149,16 +149,16 @@ impl XdpLink {
         }
     }
 
-    /// Refuses an interface that has another program.
+    /// Refuses an interface that has another program, or is directly below one.
     ///
     /// # Errors
     ///
-    /// It has one, or the kernel does not tell.
+    /// There is one, or the kernel does not tell.
     pub fn require_unused(interface: &str, ifindex: u32) -> Result<(), AttachError> {
         let link = link::link(ifindex).map_err(os("ask for the interface's state"))?;
         match link.xdp {
             Some(_) => Err(refusal(interface, ifindex, Errno::EBUSY)),
-            None => Ok(()),
+            None => refused_by_above(interface, ifindex).map_or(Ok(()), Err),
         }
     }
 

@@ -43,7 +43,9 @@ use plimsoll_kernel::error::FAILED;
 use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::host;
 use plimsoll_kernel::knobs::{Keeper, Knobs, TurnError};
+use plimsoll_kernel::link;
 use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
+use plimsoll_kernel::xdp_link::XdpLink;
 
 use crate::governor::Governor;
 use crate::guard::{Guard, Storage};
@@ -273,6 +275,11 @@ fn load<'obj>(
     threads::check(settings)?;
     allow_driver(&mut knobs, settings)?;
     let governor = Governor::new(&settings.interface, settings.governor())?;
+    if before.is_none() {
+        // A service manager tries again for ever, and what follows is dear.
+        let interface = &settings.interface;
+        XdpLink::require_unused(interface, link::index(interface)?)?;
+    }
     let mut guard = Guard::load(storage, &settings.guard)?;
     if let Some(known) = known {
         guard.program.remember(known);
