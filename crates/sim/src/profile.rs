@@ -129,7 +129,10 @@ pub const COSTS: &[(&str, &str)] = &[
         "capture_read",
         "one read by the capturing process, of all packets that wait",
     ),
-    ("capture_print", "decoding and printing one captured packet"),
+    (
+        "capture_copy",
+        "copying the headers of one captured packet to the output",
+    ),
     ("capture_disk", "writing one captured packet to a disk file"),
     (
         "tcp_syn",

@@ -213,7 +213,7 @@ impl Process {
             }
             Role::Capture { disk } => {
                 let disk = if disk { costs.capture_disk } else { 0 };
-                self.read(host) + costs.capture_print + disk
+                self.read(host) + costs.capture_copy + disk
             }
             Role::Web { .. } => {
                 let request = host.threads[thread].hand;

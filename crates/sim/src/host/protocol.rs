@@ -96,7 +96,7 @@ pub(crate) struct ProtocolCosts {
     pub(crate) eager_penalty: u64,
     pub(crate) screen_call: u64,
     pub(crate) capture_read: u64,
-    pub(crate) capture_print: u64,
+    pub(crate) capture_copy: u64,
     pub(crate) capture_disk: u64,
 }
 
@@ -144,7 +144,7 @@ impl ProtocolCosts {
             screen_call: get(needs.screens, "screen_call", screen)?,
             capture_filter: get(needs.captures, "capture_filter", "a capture")?,
             capture_read: get(needs.captures, "capture_read", "a capture")?,
-            capture_print: get(needs.captures, "capture_print", "a capture")?,
+            capture_copy: get(needs.captures, "capture_copy", "a capture")?,
             capture_disk: get(needs.disk, "capture_disk", "a capture to disk")?,
             transmit: get(output, "driver_transmit", "whoever sends")?,
             transmit_complete: get(output, "transmit_complete", "whoever sends")?,

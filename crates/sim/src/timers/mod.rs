@@ -5,8 +5,10 @@
 //! decided by the core's soft timers and pacer, as it would be on a real host.
 //!
 //! **Limits.** Only clocking slows the workload down; what deadlines cost is computed from
-//! their number. Caches, which the paper names as the other part of a timer's cost, are
-//! one footprint, of an event's handler.
+//! their number. A deadline that passes where the workload is at a raised level waits for the
+//! end of that interval; which ones are is drawn for each on its own, as in [`clocked`].
+//! Caches, which the paper names as the other part of a timer's cost, are one footprint, of an
+//! event's handler.
 
 mod clocked;
 mod figures;
@@ -132,7 +134,9 @@ pub fn run(profile: &Profile, timers: &Timers, seed: u64) -> Result<Vec<(String,
             target_us,
             burst_us,
         } => pacing(timers, states, *target_us, *burst_us),
-        Purpose::Deadlines { deadline_us } => deadlines(profile, timers, states, *deadline_us),
+        Purpose::Deadlines { deadline_us } => {
+            deadlines(profile, timers, states, workload, *deadline_us)
+        }
         Purpose::Clocked {
             timer,
             interval_us,
@@ -370,7 +374,8 @@ fn pacing(
 fn deadlines(
     profile: &Profile,
     timers: &Timers,
-    states: States,
+    mut states: States,
+    workload: &Workload,
     deadline_us: f64,
 ) -> Result<Vec<(String, f64)>, Error> {
     let user = "timers with deadlines";
@@ -380,15 +385,22 @@ fn deadlines(
     let mut soft = SoftTimers::new(timers.ticks()).map_err(Error::core("soft timers"))?;
     let slack = deadline_us as u32;
     let (mut fired, mut hardware, mut armed) = (0_u64, 0_u64, 0_u64);
-    let mut figures = watch(states, |now, _| {
-        // Deadlines that passed before this trigger state came.
-        while let Some(deadline) = soft.next_deadline().filter(|at| at.as_nanos() < now) {
+    let mut level_rng = states.rng.fork();
+    let raised = workload.raised_pct / 100.0;
+    let mut waits = level_rng.f64() < raised;
+    let mut figures = watch(states, |now, interval| {
+        // Deadlines that passed before this trigger state came. At a raised level they wait
+        // for it, and its check comes first.
+        while !waits && let Some(deadline) = soft.next_deadline().filter(|at| at.as_nanos() < now) {
             soft.on_hardware_expiry();
             while soft.poll_event(deadline).is_some() {
                 fired += 1;
                 hardware += 1;
             }
             armed += u64::from(soft.schedule_with_deadline(deadline, 0, slack, ()).is_ok());
+        }
+        if interval.is_some() {
+            waits = level_rng.f64() < raised;
         }
         let now = Instant::from_nanos(now);
         while soft.poll_event(now).is_some() {
@@ -442,6 +454,32 @@ mod tests {
             burst_us: 12.0,
         });
         assert!((of("xmit_mean_us") / 200.0 - 1.0).abs() < 0.01);
+    }
+
+    /// A deadline that passes while the workload is at a raised level does not interrupt: the
+    /// trigger state at the end of that interval runs the event. All deadlines interrupted.
+    #[test]
+    fn at_a_raised_level_a_deadline_waits_for_the_trigger_state() {
+        let timers = Timers {
+            workload: "ST-Flash".to_owned(),
+            seconds: 2.0,
+            purpose: Purpose::Deadlines { deadline_us: 10.0 },
+            backup_hz: 1000,
+        };
+        let hardware = |raised_pct: f64| {
+            let mut profile = Profile::named("pentium3-500").unwrap();
+            for workload in &mut profile.workload {
+                workload.raised_pct = raised_pct;
+            }
+            let figures = run(&profile, &timers, 1).unwrap();
+            let of = |name: &str| figures.iter().find(|(known, _)| known == name).unwrap().1;
+            // Beside each other event, for those that the timer fires come in addition.
+            let part = of("hardware_pct");
+            part / (100.0 - part)
+        };
+        let (never, half, always) = (hardware(0.0), hardware(50.0), hardware(100.0));
+        assert!((half / never - 0.5).abs() < 0.02, "{half} of {never}");
+        assert!(always == 0.0, "{always}");
     }
 
     #[test]

@@ -380,7 +380,7 @@ fn a_disk_costs_a_monitor_packets() {
     let costs = [
         ("driver_receive", 10_000),
         ("capture_filter", 5_000),
-        ("capture_print", 50_000),
+        ("capture_copy", 50_000),
         ("capture_disk", 50_000),
     ];
     let captured = |disk: bool| {
