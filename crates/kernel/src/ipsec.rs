@@ -98,15 +98,9 @@ impl NetlinkRequest for Count {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use crate::iproute::ip;
     use crate::namespace;
-
-    fn ip(line: &str) {
-        let status = Command::new("ip").args(line.split(' ')).status();
-        assert!(status.expect("iproute2 is installed").success(), "{line}");
-    }
 
     /// Needs root, and a kernel with IPsec.
     #[test]

@@ -327,19 +327,13 @@ impl Decision {
 #[cfg(test)]
 mod tests {
     use std::mem::MaybeUninit;
-    use std::process::Command;
     use std::thread::sleep;
 
     use libbpf_rs::query::LinkInfoIter;
 
     use super::*;
-    use crate::namespace;
-    use crate::pass_all;
-
-    fn ip(words: &str) {
-        let status = Command::new("ip").args(words.split(' ')).status();
-        assert!(status.expect("iproute2 is installed").success(), "{words}");
-    }
+    use crate::iproute::ip;
+    use crate::{namespace, pass_all};
 
     /// The number of the interface's attachment.
     fn number(ifindex: u32) -> Option<u32> {

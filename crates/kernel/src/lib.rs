@@ -29,6 +29,8 @@ pub mod errand;
 pub mod error;
 pub mod ethtool;
 pub mod host;
+#[cfg(test)]
+mod iproute;
 pub mod ipsec;
 pub mod knobs;
 pub mod lasting_link;

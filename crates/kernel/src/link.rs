@@ -405,9 +405,8 @@ fn has_xdp_feature(ifindex: u32, feature: netdev::XdpAct) -> io::Result<Option<b
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use crate::iproute::ip;
     use crate::namespace;
 
     #[test]
@@ -426,10 +425,6 @@ mod tests {
     /// Needs root.
     #[test]
     fn an_end_of_a_link_sends_once_the_other_is_up() {
-        let ip = |words: &str| {
-            let status = Command::new("ip").args(words.split(' ')).status();
-            assert!(status.expect("iproute2 is installed").success(), "{words}");
-        };
         namespace::in_new(|| {
             ip("link add v0 type veth peer name v1");
             ip("link set v0 up");

@@ -77,15 +77,9 @@ fn bits(protocols: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use crate::iproute::ip;
     use crate::namespace;
-
-    fn ip(words: &str) {
-        let status = Command::new("ip").args(words.split(' ')).status();
-        assert!(status.expect("iproute2 is installed").success(), "{words}");
-    }
 
     /// Needs root. (The kernel of the tests has no tunnel device that takes a protocol.)
     #[test]

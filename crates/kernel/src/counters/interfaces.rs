@@ -181,19 +181,14 @@ fn kind(attributes: &IterableLinkAttrs<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
     use std::thread::sleep;
     use std::time::{Duration, Instant};
 
     use nix::net::if_::if_nametoindex;
 
     use super::*;
+    use crate::iproute::ip;
     use crate::namespace;
-
-    fn ip(words: &str) {
-        let status = Command::new("ip").args(words.split(' ')).status();
-        assert!(status.expect("iproute2 is installed").success(), "{words}");
-    }
 
     fn read(interface: &str) -> Interfaces {
         Interfaces::read(if_nametoindex(interface).unwrap()).unwrap()

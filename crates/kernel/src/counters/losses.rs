@@ -198,10 +198,10 @@ fn line(text: &str, name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
-    use std::process::Command;
 
     use super::super::stack;
     use super::*;
+    use crate::iproute::ip;
     use crate::{link, namespace};
 
     #[test]
@@ -233,10 +233,7 @@ mod tests {
     #[test]
     fn what_the_kernel_counts_is_read_as_it_is() {
         namespace::in_new(|| {
-            let up = Command::new("ip")
-                .args(["link", "set", "lo", "up"])
-                .status();
-            assert!(up.expect("iproute2 is installed").success());
+            ip("link set lo up");
             let mut reader = LossReader::open("lo", link::index("lo").unwrap()).unwrap();
             let before = reader.read().unwrap();
             for address in ["127.0.0.1:0", "[::1]:0"] {

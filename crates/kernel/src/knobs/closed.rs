@@ -137,16 +137,11 @@ pub(super) fn open(path: &Path, held: Option<HeldLink>) -> Result<bool, RecordEr
 mod tests {
     use std::mem::MaybeUninit;
     use std::os::fd::AsFd;
-    use std::process::Command;
 
     use super::super::restore_in;
     use super::*;
+    use crate::iproute::ip;
     use crate::{namespace, pass_all};
-
-    fn ip(words: &str) {
-        let ip = Command::new("ip").args(words.split(' ')).status();
-        assert!(ip.expect("iproute2 is installed").success(), "{words}");
-    }
 
     /// Leaves `v0` closed as a process that is no more would, then has it renamed to `w0`.
     fn left_and_renamed(directory: &Path) -> XdpLink {

@@ -420,6 +420,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::iproute::ip;
     use crate::scheduling::{Class, set_class};
 
     /// On Linux before 6.15 a guard kept its CPU from whoever had the lock that it waited for.
@@ -455,16 +456,9 @@ mod tests {
     #[test]
     fn another_name_of_an_interface_says_which_one_counts() {
         let inside = || {
-            for words in [
-                "link add v0 type veth peer name v1",
-                "link property add dev v0 altname enp3s0",
-                "link property add dev v0 altname enx0123456789abcdef",
-            ] {
-                let ip = std::process::Command::new("ip")
-                    .args(words.split(' '))
-                    .status();
-                assert!(ip.unwrap().success(), "{words}");
-            }
+            ip("link add v0 type veth peer name v1");
+            ip("link property add dev v0 altname enp3s0");
+            ip("link property add dev v0 altname enx0123456789abcdef");
             let open = |name| Device::open(name, link::index(name).unwrap());
             open("v0").unwrap();
             for name in ["enp3s0", "enx0123456789abcdef"] {

@@ -1,11 +1,11 @@
 //! A driver for tests that numbers its instances anew, refuses, or hides them whenever it likes. It
 //! stands for loopback's.
 
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use super::napi::Change;
 use super::*;
+use crate::iproute::ip;
 use crate::namespace;
 use crate::scheduling::Scheduling;
 
@@ -122,11 +122,6 @@ impl Family for Fake {
         driver.switched_off.extend(ran);
         Ok(Some(()))
     }
-}
-
-pub(super) fn ip(words: &str) {
-    let ip = Command::new("ip").args(words.split(' ')).status();
-    assert!(ip.expect("iproute2 is installed").success(), "{words}");
 }
 
 /// Runs `test` in a namespace whose loopback stands for the interface.

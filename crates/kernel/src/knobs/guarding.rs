@@ -74,19 +74,14 @@ pub(super) fn of(
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use crate::iproute::ip;
     use crate::knobs::Knobs;
     use crate::namespace;
 
     /// A second guard was let in, and nobody found the first. Needs root.
     #[test]
     fn the_guard_of_an_interface_that_was_renamed_is_found() {
-        let ip = |words: &str| {
-            let status = Command::new("ip").args(words.split(' ')).status();
-            assert!(status.expect("iproute2 is installed").success(), "{words}");
-        };
         let inside = || {
             ip("link add v0 type veth peer name v1");
             let directory = tempfile::tempdir().unwrap();

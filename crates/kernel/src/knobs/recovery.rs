@@ -285,23 +285,17 @@ pub(super) fn files(
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::super::record::Setting;
     use super::*;
+    use crate::iproute::ip;
     use crate::namespace;
 
     /// There was nothing to restore by it. Needs root.
     #[test]
     fn an_interface_is_restored_by_any_of_its_names() {
         let inside = || {
-            for words in [
-                "link add v0 type veth peer name v1",
-                "link property add dev v0 altname enp3s0",
-            ] {
-                let ip = Command::new("ip").args(words.split(' ')).status();
-                assert!(ip.expect("iproute2 is installed").success(), "{words}");
-            }
+            ip("link add v0 type veth peer name v1");
+            ip("link property add dev v0 altname enp3s0");
             let directory = tempfile::tempdir().unwrap();
             let device = Device::open("v0", link::index("v0").unwrap()).unwrap();
             let attribute = Attribute::NapiDeferHardIrqs;

@@ -10,8 +10,9 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::fake_driver::{Driver, ip, open, with_interface};
+use super::fake_driver::{Driver, open, with_interface};
 use super::*;
+use crate::iproute::ip;
 use crate::link;
 use crate::namespace::Named;
 use crate::scheduling::{Priority, Scheduling};

@@ -1,9 +1,8 @@
 //! The device's own switch of threaded polling, all that kernels before 6.17 have.
 //! Needs root.
 
-use std::process::Command;
-
 use super::*;
+use crate::iproute::ip;
 use crate::namespace;
 use crate::pass_all::PassAll;
 use crate::scheduling::{Priority, Scheduling};
@@ -16,8 +15,7 @@ fn with_veth(test: impl FnOnce(&Path) + Send) {
             "link set v0 up",
             "link set v1 up",
         ] {
-            let ip = Command::new("ip").args(words.split(' ')).status();
-            assert!(ip.expect("iproute2 is installed").success(), "{words}");
+            ip(words);
         }
         test(tempfile::tempdir().unwrap().path());
     };
@@ -43,9 +41,7 @@ fn queues_that_can_be_switched_alone_leave_the_device_s_switch_as_it_is() {
 #[test]
 fn a_driver_that_was_not_tried_is_refused_unless_any_is_allowed() {
     with_veth(|directory| {
-        let words = "tuntap add t0 mode tap";
-        let ip = Command::new("ip").args(words.split(' ')).status();
-        assert!(ip.unwrap().success());
+        ip("tuntap add t0 mode tap");
         let mut knobs = Knobs::open_in(directory, "t0").unwrap();
         let error = knobs.set_threaded(Queues::All, true).unwrap_err();
         assert!(matches!(error, TurnError::UntriedDriver { .. }), "{error}");

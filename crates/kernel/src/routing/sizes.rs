@@ -83,15 +83,9 @@ impl PacketSizes {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use crate::iproute::ip;
     use crate::{link, namespace};
-
-    fn ip(words: &str) {
-        let status = Command::new("ip").args(words.split(' ')).status();
-        assert!(status.expect("iproute2 is installed").success(), "{words}");
-    }
 
     #[test]
     fn a_segment_fits_into_the_link_and_into_every_route() {

@@ -1,19 +1,13 @@
 //! The mirror of the kernel's routing state beside `ip`, in network namespaces of
 //! their own. Needs root.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use plimsoll_kernel::namespace;
 use plimsoll_kernel::routing::{Change, Mirror, Neighbour, Target};
 
-fn ip(words: &str) {
-    let output = Command::new("ip").args(words.split_whitespace()).output();
-    let output = output.expect("iproute2 is installed");
-    let answer = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "ip {words}: {answer}");
-}
+use crate::common::ip;
 
 /// Runs `work` with a mirror in a namespace with two dummy-like interfaces: one veth
 /// pair, both ends up.

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::thread;
 
 use super::*;
+use crate::iproute::ip;
 use crate::knobs::DEFER_MARK;
 use crate::knobs::device::{Attribute, netns_cookie};
 use crate::namespace;
@@ -13,11 +14,6 @@ const TURNED: [(Attribute, u64); 2] = [
     (Attribute::NapiDeferHardIrqs, DEFER_MARK as u64),
     (Attribute::GroFlushTimeout, 200_000),
 ];
-
-fn ip(line: &str) {
-    let status = Command::new("ip").args(line.split(' ')).status();
-    assert!(status.expect("iproute2 is installed").success(), "{line}");
-}
 
 fn ended() -> Process {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
