@@ -101,11 +101,10 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use plimsoll_kernel::namespace;
 
     use super::*;
+    use crate::program::test_host::ip;
 
     #[test]
     fn the_loopback_address_is_local() {
@@ -120,11 +119,6 @@ mod tests {
             };
             assert_eq!(addresses.get(&loopback), Some(&expected));
         }
-    }
-
-    fn ip(line: &str) {
-        let status = Command::new("ip").args(line.split(' ')).status();
-        assert!(status.expect("iproute2 is installed").success(), "{line}");
     }
 
     /// A peer's address was taken for a broadcast address of this host. So what was routed to it,

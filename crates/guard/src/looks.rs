@@ -118,21 +118,16 @@ fn timed<T>(read: &dyn Fn() -> io::Result<T>) -> Read<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use plimsoll_kernel::namespace;
     use plimsoll_kernel::routing::PacketSizes;
 
     use super::*;
+    use crate::program::test_host::ip;
 
     /// Needs root.
     #[test]
     fn a_route_that_comes_is_noticed_and_readings_rest() {
         namespace::in_new(|| {
-            let ip = |words: &str| {
-                let status = Command::new("ip").args(words.split(' ')).status();
-                assert!(status.expect("iproute2 is installed").success(), "{words}");
-            };
             ip("link set lo up");
             let mut sizes = Looks::begin(|| PacketSizes::read(1));
             let none = PacketSizes::default();

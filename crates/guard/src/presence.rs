@@ -121,20 +121,17 @@ impl Silence {
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
-    use std::process::Command;
 
     use plimsoll_kernel::{link, namespace};
 
     use super::*;
+    use crate::program::test_host::ip;
 
     /// Loopback receives frames, and no program of ours is run. Needs root.
     #[test]
     fn frames_that_nobody_judges_are_told() {
         let inside = || {
-            let up = Command::new("ip")
-                .args(["link", "set", "lo", "up"])
-                .status();
-            assert!(up.expect("iproute2 is installed").success());
+            ip("link set lo up");
             let mut presence = Presence::watch("lo", link::index("lo").unwrap()).unwrap();
             let mut seen = || {
                 let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

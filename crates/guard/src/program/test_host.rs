@@ -27,6 +27,12 @@ pub(super) const UDP_PORT: u16 = 5300;
 /// Longer than the kernel's tick, after which a socket is looked up again.
 pub(super) const KERNEL_TICK: Duration = Duration::from_millis(12);
 
+/// Runs ip(8) with these words.
+pub(crate) fn ip(words: &str) {
+    let status = Command::new("ip").args(words.split(' ')).status();
+    assert!(status.expect("iproute2 is installed").success(), "{words}");
+}
+
 /// Runs `test` on one CPU with a loaded program, in a network namespace of its own. What a
 /// CPU has seen of a channel is its own.
 pub(crate) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
@@ -37,10 +43,7 @@ pub(crate) fn with_guard(test: impl FnOnce(&mut Guard<'_>) + Send) {
 /// The same for a host that could have so many CPUs.
 pub(super) fn with_guard_for(cpus: u32, test: impl FnOnce(&mut Guard<'_>) + Send) {
     let inside = || {
-        let status = Command::new("ip")
-            .args(["link", "set", "lo", "up"])
-            .status();
-        assert!(status.expect("iproute2 is installed").success());
+        ip("link set lo up");
         namespace::pin(sched_getcpu().unwrap()).unwrap();
         let mut storage = Storage::default();
         let mut guard = Guard::load_for(&mut storage, &Config::default(), cpus).unwrap();

@@ -105,7 +105,6 @@ fn above_of(ifindex: u32, all: &[Stacked]) -> Above {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
 
     use super::*;
     use crate::link::index;
@@ -123,8 +122,7 @@ mod tests {
                 "link add link v1 name m1 type macvlan mode bridge",
                 "link add vx0 type vxlan id 1 dev v0 dstport 4789",
             ] {
-                let status = Command::new("ip").args(words.split(' ')).status();
-                assert!(status.expect("iproute2 is installed").success(), "{words}");
+                ip(words);
             }
             let of = |names: &[&str]| names.iter().map(|name| index(name).unwrap()).collect();
             let above = |name| above(index(name).unwrap()).unwrap().interfaces;

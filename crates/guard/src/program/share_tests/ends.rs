@@ -4,18 +4,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::process::Command;
 
 use nix::unistd::{dup, dup2};
 
 use crate::Guard;
 use crate::program::SLOT_SOCKETS;
-use crate::program::test_host::with_guard;
-
-fn ip(line: &str) {
-    let status = Command::new("ip").args(line.split(' ')).status();
-    assert!(status.expect("iproute2 is installed").success(), "{line}");
-}
+use crate::program::test_host::{ip, with_guard};
 
 /// A step, and what it is called.
 type Step = (&'static str, fn(&mut Guard<'_>));

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use plimsoll_packets::frame::{Fragment, Packet};
 
 use crate::Guard;
-use crate::program::test_host::{HOST, from, with_guard};
+use crate::program::test_host::{HOST, from, ip, with_guard};
 
 /// Packets that a tunnel of the kernel's takes so far.
 fn of_tunnels(guard: &Guard) -> u64 {
@@ -36,11 +36,6 @@ fn tunnels_alone_are_counted(guard: &mut Guard<'_>, host: &Packet) {
 #[test]
 fn packets_for_tunnels_that_end_in_the_kernel_are_counted() {
     const VXLAN: u16 = 4789;
-    let ip = |line: &str| {
-        let words = line.split(' ');
-        let status = std::process::Command::new("ip").args(words).status();
-        assert!(status.expect("iproute2 is installed").success(), "{line}");
-    };
     with_guard(|guard| {
         ip("link add vx0 type vxlan id 7 remote 127.0.0.1 dstport 4789 dev lo");
         ip("link set vx0 up");
