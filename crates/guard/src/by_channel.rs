@@ -4,14 +4,8 @@
 //! all, where ten thousand channels would be ten thousand look-ups.
 
 use std::borrow::Borrow;
-use std::net::IpAddr;
 
-use plimsoll_core::demux::Kind;
-
-use crate::counters::Channel;
-
-/// Tells channels apart, in the order of readings.
-pub(crate) type Key = (Kind, u16, IpAddr);
+use crate::counters::{Channel, Key};
 
 /// Something of each channel of the last reading.
 #[derive(Debug)]

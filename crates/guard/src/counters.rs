@@ -10,7 +10,6 @@ use plimsoll_core::demux::Kind;
 use serde::Serialize;
 use serde::ser::SerializeMap;
 
-use crate::by_channel::Key;
 use crate::program::types;
 use crate::sources::Sources;
 
@@ -163,6 +162,9 @@ pub struct Channel {
     /// Who sends to it; `None` as long as none of its packets was judged by source.
     pub sources: Option<Sources>,
 }
+
+/// Tells channels apart, in the order of readings.
+pub(crate) type Key = (Kind, u16, IpAddr);
 
 impl Channel {
     pub(crate) fn key(&self) -> Key {

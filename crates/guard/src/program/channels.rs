@@ -9,8 +9,7 @@ use plimsoll_kernel::error::bpf;
 
 use super::address::bound_address;
 use super::{Program, SLOT_SOCKETS, release_slot, sources, types};
-use crate::by_channel::Key;
-use crate::counters::{Channel, Outcome, Packets};
+use crate::counters::{Channel, Key, Outcome, Packets};
 use crate::delay::Queue;
 use crate::error::Error;
 

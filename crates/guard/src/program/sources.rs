@@ -13,8 +13,7 @@ use super::known::{Entries, period_of};
 use super::now_tick;
 use super::skeleton::{GuardMaps, OpenGuardSkel};
 use super::types::{self, limit, source_class};
-use crate::by_channel::Key;
-use crate::counters::Counters;
+use crate::counters::{Counters, Key};
 use crate::error::Error;
 use crate::sources::{Class, Judged, Sample, Sources, heaviest};
 
