@@ -5,39 +5,11 @@ use std::time::Duration;
 
 use plimsoll_lab::Figures;
 use plimsoll_testbed::periodic::{By, Work};
-use serde::Deserialize;
 
-use super::settings::Trial;
+use super::settings::{EventsTrial, Means, Trial};
 use super::{Offer, RealPackets, of_kind};
 use crate::Error;
 use crate::timers::{EventKind, Plan, measure_events};
-
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct EventsTrial {
-    by: Means,
-    every_us: u64,
-    /// The handler touches 50 cache lines.
-    #[serde(default)]
-    lines: bool,
-    /// With `by = "deadline"`: so long after an event is due the kernel's timer fires it.
-    #[serde(default)]
-    slack_us: u64,
-}
-
-/// By which means an event comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Means {
-    Soft,
-    /// Soft timers, in every trigger state.
-    SoftEach,
-    /// Soft timers with deadlines, compared with soft timers without.
-    Deadline,
-    TimerFd,
-    /// A POSIX timer, whose signal interrupts the server.
-    Signal,
-}
 
 /// Signals that come more often may leave the server no time at all.
 const SIGNAL_LEAST_US: u64 = 50;

@@ -2,21 +2,11 @@
 //! table XII).
 
 use plimsoll_lab::Figures;
-use serde::Deserialize;
 
-use super::settings::Trial;
+use super::settings::{PollingTrial, Trial};
 use super::{Offer, RealPackets};
 use crate::Error;
 use crate::timers::{ServerRun, measure_server};
-
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PollingTrial {
-    /// A receive path of the stack, or `kernel`.
-    path: String,
-    /// 1: connections persist. 0: each request has its own.
-    persistent: u8,
-}
 
 /// One server serves all points of a curve.
 pub(super) fn run(

@@ -7,11 +7,6 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::Value;
 
-use super::events::EventsTrial;
-use super::polling::PollingTrial;
-use super::spacing::SpacingTrial;
-use super::triggers::TriggersTrial;
-use super::wan::WanTrial;
 use super::{Offer, Rate};
 use crate::capture::{Sink, Tool};
 use crate::forward::Router;
@@ -19,6 +14,8 @@ use crate::guard::rpc::RpcSide;
 use crate::protection::Protection;
 use crate::screen::Screen;
 use crate::stack::Side;
+use crate::triggers::Workload;
+use crate::wan::Way;
 
 /// One point's `[scenario]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -178,6 +175,70 @@ pub(super) struct RpcTrial {
     pub(super) work_us: u64,
 }
 
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WanTrial {
+    /// A sender by its name in `plimsoll bench wan`.
+    #[serde(deserialize_with = "way")]
+    pub(super) way: Way,
+    /// The bottleneck.
+    pub(super) rate_mbit: u32,
+    /// The file's length.
+    pub(super) packets: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PollingTrial {
+    /// A receive path of the stack, or `kernel`.
+    pub(super) path: String,
+    /// 1: connections persist. 0: each request has its own.
+    pub(super) persistent: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventsTrial {
+    pub(super) by: Means,
+    pub(super) every_us: u64,
+    /// The handler touches 50 cache lines.
+    #[serde(default)]
+    pub(super) lines: bool,
+    /// With `by = "deadline"`: so long after an event is due the kernel's timer fires it.
+    #[serde(default)]
+    pub(super) slack_us: u64,
+}
+
+/// By which means an event comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Means {
+    Soft,
+    /// Soft timers, in every trigger state.
+    SoftEach,
+    /// Soft timers with deadlines, compared with soft timers without.
+    Deadline,
+    TimerFd,
+    /// A POSIX timer, whose signal interrupts the server.
+    Signal,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SpacingTrial {
+    pub(super) target_us: u64,
+    /// The least interval, while it catches up.
+    pub(super) burst_us: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TriggersTrial {
+    /// A workload by its name in `plimsoll triggers`.
+    #[serde(deserialize_with = "workload")]
+    pub(super) workload: Workload,
+}
+
 fn side<'de, D: Deserializer<'de>>(given: D) -> Result<Side, D::Error> {
     let sides = Side::ALL.into_iter().filter(|side| side.has_sockets());
     named(given, sides, Side::name)
@@ -191,8 +252,16 @@ fn screen<'de, D: Deserializer<'de>>(given: D) -> Result<Screen, D::Error> {
     named(given, Screen::ALL, Screen::name)
 }
 
+fn way<'de, D: Deserializer<'de>>(given: D) -> Result<Way, D::Error> {
+    named(given, Way::ALL, Way::name)
+}
+
+fn workload<'de, D: Deserializer<'de>>(given: D) -> Result<Workload, D::Error> {
+    named(given, Workload::ALL, Workload::name)
+}
+
 /// The one of this name.
-pub(super) fn named<'de, D: Deserializer<'de>, T: Copy>(
+fn named<'de, D: Deserializer<'de>, T: Copy>(
     given: D,
     all: impl IntoIterator<Item = T>,
     name: fn(T) -> &'static str,

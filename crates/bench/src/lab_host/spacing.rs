@@ -7,20 +7,11 @@ use plimsoll_lab::Figures;
 use plimsoll_testbed::interrupt;
 use plimsoll_testbed::periodic::PacedStream;
 use plimsoll_testbed::server::PageServer;
-use serde::Deserialize;
 
-use super::settings::Trial;
+use super::settings::{SpacingTrial, Trial};
 use super::{Offer, of_kind};
 use crate::Error;
 use crate::timers::{begin_slices, saturated};
-
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SpacingTrial {
-    target_us: u64,
-    /// The least interval, while it catches up.
-    burst_us: u64,
-}
 
 /// What the client needs beside the points.
 const SPARE: Duration = Duration::from_secs(2);

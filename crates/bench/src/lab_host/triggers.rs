@@ -3,24 +3,11 @@
 
 use plimsoll_lab::Figures;
 use plimsoll_timers_bpf::{Analysis, Distribution};
-use serde::{Deserialize, Deserializer};
 
 use super::Offer;
-use super::settings::named;
+use super::settings::TriggersTrial;
 use crate::Error;
-use crate::triggers::{Plan, Workload, record};
-
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TriggersTrial {
-    /// A workload by its name in `plimsoll triggers`.
-    #[serde(deserialize_with = "workload")]
-    workload: Workload,
-}
-
-fn workload<'de, D: Deserializer<'de>>(given: D) -> Result<Workload, D::Error> {
-    named(given, Workload::ALL, Workload::name)
-}
+use crate::triggers::{Plan, record};
 
 /// As many as the paper took of each workload.
 const STATES: u32 = 2_000_000;

@@ -2,28 +2,11 @@
 
 use plimsoll_lab::Figures;
 use plimsoll_report::median;
-use serde::{Deserialize, Deserializer};
 
-use super::settings::{Trial, named};
+use super::settings::{Trial, WanTrial};
 use super::{Offer, RealPackets, of_kind};
 use crate::Error;
-use crate::wan::{Plan, Transfer, Way, measure_round};
-
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WanTrial {
-    /// A sender by its name in `plimsoll bench wan`.
-    #[serde(deserialize_with = "way")]
-    way: Way,
-    /// The bottleneck.
-    rate_mbit: u32,
-    /// The file's length.
-    packets: u32,
-}
-
-fn way<'de, D: Deserializer<'de>>(given: D) -> Result<Way, D::Error> {
-    named(given, Way::ALL, Way::name)
-}
+use crate::wan::{Plan, Transfer, measure_round};
 
 /// All points of a curve are fetched over one path.
 pub(super) fn run(real: &RealPackets, trials: &[(Trial, Offer)]) -> Result<Vec<Figures>, Error> {
