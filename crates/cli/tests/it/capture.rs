@@ -2,8 +2,7 @@
 //! root, tshark and wireshark-common.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::io::Read;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +12,8 @@ use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
 use serde_json::Value;
 
 use crate::capturing::{
-    blast, end, fields, read_by, start, start_told, stated, statements, sum, testbed,
+    blast, end, fields, files_told, read_by, start, start_on_small_disk, start_told, stated,
+    statements, sum, testbed,
 };
 use crate::common::{LIMIT, PROGRAM};
 
@@ -151,13 +151,7 @@ fn ring_files_are_bounded_in_size_and_number_and_each_is_whole() {
     let (process, output) = start(&testbed, &[&arguments[..], &["--json", "-"]].concat());
     blast(&testbed, 20_000, 6000);
     let results = end(process, output);
-    let mut files: Vec<PathBuf> = fs::read_dir(directory.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    files.sort();
-    let told: Vec<PathBuf> = serde_json::from_value(results["files"].clone()).unwrap();
-    assert_eq!(files, told);
+    let files = files_told(directory.path(), &results);
     assert_eq!(files.len(), 3);
     for file in &files {
         assert!(fs::metadata(file).unwrap().len() <= 64 << 10, "{file:?}");
@@ -182,28 +176,10 @@ fn ring_files_are_bounded_in_size_and_number_and_each_is_whole() {
 #[test]
 fn a_full_disk_leaves_a_whole_file_that_says_what_is_missing() {
     let testbed = testbed();
-    let host = testbed.test();
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
-    // A disk of its own that is full soon; nobody else sees it.
-    let script = format!(
-        "mkdir {place}/disk && mount -t tmpfs -o size=512k none {place}/disk || exit 99
-         {PROGRAM} capture {} --duration 2 -w {place}/disk/full.pcapng --json {place}/json
-         code=$?
-         cp {place}/disk/full.pcapng {place}/full.pcapng
-         exit $code",
-        host.device()
-    );
-    let mut process = host
-        .command("unshare")
-        .args(["--mount", "sh", "-c", &script])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut says = BufReader::new(process.take_stderr().unwrap());
-    let mut line = String::new();
-    says.read_line(&mut line).unwrap();
-    assert!(line.starts_with("capturing on"), "{line}");
+    let words = format!("--duration 2 -w {place}/disk/full.pcapng --json {place}/json");
+    let (mut process, mut says) = start_on_small_disk(testbed.test(), place, &words);
     blast(&testbed, 20_000, 20_000);
     let mut rest = String::new();
     says.read_to_string(&mut rest).unwrap();

@@ -2,7 +2,7 @@
 //! root.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use plimsoll_testbed::{Host, Process};
 use serde_json::Value;
 
-use crate::capturing::{blast, start, sum, testbed};
+use crate::capturing::{blast, running, start, start_on_small_disk, sum, testbed};
 use crate::common::{LIMIT, PROGRAM};
 
 /// Whether an XDP program has the host's interface.
@@ -106,12 +106,7 @@ fn on_a_terminal(host: &Host, signals: &str, json: &Path) -> Process {
         .args(["-w", "/dev/null", "--json"])
         .arg(json)
         .stderr(Stdio::piped());
-    let mut process = command.spawn().unwrap();
-    let mut says = BufReader::new(process.take_stderr().unwrap());
-    let mut line = String::new();
-    says.read_line(&mut line).unwrap();
-    assert!(line.starts_with("capturing on"), "{line}");
-    process
+    running(command).0
 }
 
 /// Under nohup(1) it ended with its terminal.
@@ -145,28 +140,10 @@ fn packets(path: &Path) -> u64 {
 #[test]
 fn standard_output_on_a_full_disk_ends_it() {
     let testbed = testbed();
-    let host = testbed.test();
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
-    // A disk of its own that is full soon; nobody else sees it.
-    let script = format!(
-        "mkdir {place}/disk && mount -t tmpfs -o size=512k none {place}/disk || exit 99
-         {PROGRAM} capture {} --duration 30 -w - --json {place}/json > {place}/disk/full.pcapng
-         code=$?
-         cp {place}/disk/full.pcapng {place}/full.pcapng
-         exit $code",
-        host.device()
-    );
-    let mut process = host
-        .command("unshare")
-        .args(["--mount", "sh", "-c", &script])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut says = BufReader::new(process.take_stderr().unwrap());
-    let mut line = String::new();
-    says.read_line(&mut line).unwrap();
-    assert!(line.starts_with("capturing on"), "{line}");
+    let words = format!("--duration 30 -w - --json {place}/json > {place}/disk/full.pcapng");
+    let (mut process, mut says) = start_on_small_disk(testbed.test(), place, &words);
     blast(&testbed, 20_000, 20_000);
     let status = process.wait(LIMIT).expect("it ends before its time");
     assert_eq!(status.code(), Some(1));

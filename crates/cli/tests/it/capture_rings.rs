@@ -1,9 +1,7 @@
 //! `plimsoll capture` with rings that overflow, several receive queues, and files that end by
 //! time. Needs root, tshark and wireshark-common.
 
-use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +10,8 @@ use plimsoll_testbed::Host;
 use serde_json::Value;
 
 use crate::capturing::{
-    beside_blast, blast, blast_from, end, fields, read_by, start, start_told, stated, sum, testbed,
+    beside_blast, blast, blast_from, end, fields, files_told, read_by, start, start_told, stated,
+    sum, testbed,
 };
 use crate::common;
 
@@ -33,13 +32,7 @@ fn ring_files_end_by_time_and_only_the_newest_stay() {
         thread::sleep(Duration::from_millis(1_000));
     }
     let results = end(process, output);
-    let mut files: Vec<PathBuf> = fs::read_dir(directory.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    files.sort();
-    let told: Vec<PathBuf> = serde_json::from_value(results["files"].clone()).unwrap();
-    assert_eq!(files, told);
+    let files = files_told(directory.path(), &results);
     assert_eq!(files.len(), 3, "{results}");
     assert_eq!(results["counts"]["recorded"], 500, "{results}");
     let mut left = 0;

@@ -1,9 +1,9 @@
 //! Captures on one of two hosts, what is sent to it, and what other programs read in the file.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use pcap_file::pcapng::blocks::interface_statistics::{
 use pcap_file::pcapng::{Block, PcapNgReader};
 use plimsoll_testbed::blast::{Blast, Bound, Flow, Report, Schedule, Spec, Stop, Transport};
 use plimsoll_testbed::placement::Placement;
-use plimsoll_testbed::{Config, Process, Testbed};
+use plimsoll_testbed::{Command as HostCommand, Config, Host, Process, Testbed};
 use serde_json::Value;
 
 use crate::common::{LIMIT, PROGRAM};
@@ -51,13 +51,53 @@ pub(crate) fn start_told(
         .args(arguments)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    let (mut process, says) = running(command);
+    let output = process.take_stdout().unwrap();
+    (process, output, says)
+}
+
+/// Starts a capture with these words of the shell, which can write into `{place}/disk`: a disk that
+/// is full soon, and that nobody else sees. Its file `full.pcapng` is copied to `place` at the end.
+pub(crate) fn start_on_small_disk(
+    host: &Host,
+    place: &str,
+    words: &str,
+) -> (Process, impl Read + use<>) {
+    let script = format!(
+        "mkdir {place}/disk && mount -t tmpfs -o size=512k none {place}/disk || exit 99
+         {PROGRAM} capture {} {words}
+         code=$?
+         cp {place}/disk/full.pcapng {place}/full.pcapng
+         exit $code",
+        host.device()
+    );
+    let mut command = host.command("unshare");
+    command
+        .args(["--mount", "sh", "-c", &script])
+        .stderr(Stdio::piped());
+    running(command)
+}
+
+/// Waits until it captures.
+pub(crate) fn running(mut command: HostCommand<'_>) -> (Process, BufReader<ChildStderr>) {
     let mut process = command.spawn().unwrap();
     let mut says = BufReader::new(process.take_stderr().unwrap());
     let mut line = String::new();
     says.read_line(&mut line).unwrap();
     assert!(line.starts_with("capturing on "), "{line}");
-    let output = process.take_stdout().unwrap();
-    (process, output, says)
+    (process, says)
+}
+
+/// The files in a directory, which are those that the results name.
+pub(crate) fn files_told(directory: &Path, results: &Value) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    let told: Vec<PathBuf> = serde_json::from_value(results["files"].clone()).unwrap();
+    assert_eq!(files, told);
+    files
 }
 
 /// Ends it as Ctrl-C does; returns its JSON document's results.
