@@ -12,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::hash::Hasher;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -70,8 +70,7 @@ impl Cache {
     /// The file, or this program's own, cannot be read or written; or it has something
     /// else than results.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let program = std::env::current_exe().and_then(fs::read);
-        let program = program.map_err(io(path))?;
+        let program = this_program().map_err(io(path))?;
         let mut options = OpenOptions::new();
         let file = options.create(true).append(true).open(path);
         let file = file.map_err(io(path))?;
@@ -84,7 +83,7 @@ impl Cache {
         let known = lines.into_iter().map(|(line, _)| (line.key, line.figures));
         Ok(Self {
             path: path.to_owned(),
-            program: hash(&[&program]),
+            program,
             known: known.collect(),
             parts,
             file: Mutex::new(file),
@@ -341,6 +340,16 @@ fn check_parts(parts: &[(Part, &Path)]) -> Result<(), Error> {
         };
         Err(part.error(beside, "it is missing", "name the files of all parts"))
     })
+}
+
+/// A hash of the file that this process runs. It is read once: many megabytes in a debug build.
+fn this_program() -> std::io::Result<u128> {
+    static KNOWN: OnceLock<u128> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let program = fs::read(std::env::current_exe()?)?;
+    Ok(*KNOWN.get_or_init(|| hash(&[&program])))
 }
 
 fn hash(parts: &[&[u8]]) -> u128 {
