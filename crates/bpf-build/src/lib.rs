@@ -1,10 +1,7 @@
 //! Build-script helper shared by the crates that carry BPF programs: compiles
 //! `src/bpf/NAME.bpf.c` with clang and writes the libbpf skeleton to
-//! `$OUT_DIR/NAME.rs`, which the loader module includes:
-//!
-//! ```text
-//! include!(concat!(env!("OUT_DIR"), "/NAME.rs")); // mod skeleton
-//! ```
+//! `$OUT_DIR/NAME.rs`, which the loader's module `skeleton` includes, by
+//! `include!(concat!(env!("OUT_DIR"), "/NAME.rs"))`.
 //!
 //! Numbers that the program shares with Rust, and that Rust has first, are written to a
 //! header before ([`write_header`]). Those that the program has first are in its object's

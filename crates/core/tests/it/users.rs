@@ -1,5 +1,5 @@
 //! The crate's documentation says who uses which decision: whoever is named does. And crates
-//! without doc tests have no code in theirs.
+//! without doc tests have no code in theirs, those without unit tests none in their sources.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -87,20 +87,35 @@ fn after(text: &str, mark: &str) -> BTreeSet<String> {
 /// written there would never run.
 #[test]
 fn crates_without_doc_tests_have_no_code_in_their_documentation() {
+    let is_code = |line: &str| line.trim_start_matches(['/', '!', ' ']).starts_with("```");
+    assert_none_with("doctest = false", is_code);
+}
+
+/// Each test program takes its time to link: a crate without unit tests builds none.
+#[test]
+fn crates_without_unit_tests_have_none_in_their_sources() {
+    assert_none_with("[lib]\ntest = false", |line| line.trim() == "#[test]");
+}
+
+/// No source of a crate whose manifest has this has such a line: it would be a test that never
+/// runs.
+fn assert_none_with(has: &str, is_test: impl Fn(&str) -> bool) {
     let crates = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
     let mut faults = Vec::new();
+    let mut found = 0;
     for directory in crates.map(|entry| entry.unwrap().path()) {
         let manifest = fs::read_to_string(directory.join("Cargo.toml")).unwrap();
-        if !manifest.contains("doctest = false") {
+        if !manifest.contains(has) {
             continue;
         }
+        found += 1;
         for file in sources(&directory.join("src")) {
             let text = fs::read_to_string(&file).unwrap();
-            let is_code = |line: &str| line.trim_start_matches(['/', '!', ' ']).starts_with("```");
-            if text.lines().any(is_code) {
-                faults.push(format!("{}: a doc test that never runs", file.display()));
+            if text.lines().any(&is_test) {
+                faults.push(format!("{}: a test that never runs", file.display()));
             }
         }
     }
+    assert!(found > 0, "no crate has `{has}`");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
