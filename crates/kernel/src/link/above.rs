@@ -105,8 +105,8 @@ fn above_of(ifindex: u32, all: &[Stacked]) -> Above {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
+    use crate::iproute::ip;
     use crate::link::index;
     use crate::namespace;
 

@@ -6,7 +6,7 @@
 //!
 //! **Limits.** Only clocking slows the workload down; what deadlines cost is computed from
 //! their number. A deadline that passes where the workload is at a raised level waits for the
-//! end of that interval; which ones are is drawn for each on its own, as in [`clocked`].
+//! end of that interval; which ones are is drawn for each on its own, as in `clocked`.
 //! Caches, which the paper names as the other part of a timer's cost, are one footprint, of an
 //! event's handler.
 
