@@ -201,7 +201,8 @@ pub(crate) fn sentence(tally: Tally) -> String {
         tally.fail
     );
     if tally.undecided > 0 {
-        let _ = write!(text, ", {} are undecided", tally.undecided);
+        let are = if tally.undecided == 1 { "is" } else { "are" };
+        let _ = write!(text, ", {} {are} undecided", tally.undecided);
     }
     if tally.unmeasured > 0 {
         let _ = write!(text, ", {} could not be measured", tally.unmeasured);
