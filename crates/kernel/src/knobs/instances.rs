@@ -2,8 +2,8 @@
 //!
 //! An id is an instance's for as long as it is enabled. Some drivers (vmxnet3) disable
 //! and enable all of them when XDP is attached or detached: they have new ids then, and
-//! their old settings. What lasts is the queue, the interrupt, and the order in which
-//! the driver enables them.
+//! their old settings, but for what `kept` puts back. What lasts is the queue, the
+//! interrupt, and the order in which the driver enables them.
 //!
 //! Limits: of a driver that tells neither queue nor interrupt, instances that were
 //! renewed one by one, in another order than the driver's, are taken for each other.
