@@ -16,14 +16,14 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use plimsoll_kernel::error::{AttachError, os};
+use plimsoll_kernel::error::os;
 use plimsoll_kernel::ethtool;
 use plimsoll_kernel::host;
 use plimsoll_kernel::knobs::{self, Attribute, Device, Napi, Netdev, OpenError};
 use plimsoll_kernel::link::{self, Link};
 use plimsoll_kernel::packet_filter;
 use plimsoll_kernel::threaded::TRIED;
-use plimsoll_kernel::xdp_link::refused_by_above;
+use plimsoll_kernel::xdp_link::{lacks_native_xdp, refused_by_above};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -229,9 +229,7 @@ fn native_xdp(interface: &str, ifindex: u32, link: &Link) -> Result<Finding, Err
         Some(true) => finding("xdp", Verdict::Ok, "native XDP", "runs in the driver"),
         _ if runs => finding("xdp", Verdict::Ok, "native XDP runs", "runs in the driver"),
         Some(false) => {
-            let error = AttachError::NoNativeXdp {
-                interface: interface.to_owned(),
-            };
+            let error = lacks_native_xdp(interface, ifindex);
             finding("xdp", Verdict::Missing, error.to_string(), "does not start")
         }
         None => finding(

@@ -40,6 +40,14 @@ pub enum AttachError {
         /// As given.
         interface: String,
     },
+    /// A veth whose other end has more queues.
+    #[error(
+        "`{interface}` refuses an XDP program, since its other end sends by more queues than it receives by (`ethtool -l` shows both): `ethtool -L {interface} rx N` for more, or `ethtool -L` with `tx N` at the other end for fewer"
+    )]
+    FewerQueues {
+        /// As given.
+        interface: String,
+    },
     /// Another XDP program is attached.
     #[error(
         "`{interface}` already runs an XDP program{program}, and the guard replaces nobody's: {remedy}"
@@ -88,6 +96,7 @@ impl AttachError {
             Self::Interface(_)
             | Self::Busy { .. }
             | Self::BusyAbove { .. }
+            | Self::FewerQueues { .. }
             | Self::Refused { .. }
             | Self::Call(_) => FAILED,
         }
@@ -143,7 +152,7 @@ impl XdpLink {
     pub fn require_free(interface: &str, ifindex: u32) -> Result<(), AttachError> {
         Self::require_unused(interface, ifindex)?;
         match link::native_xdp(ifindex) {
-            Ok(Some(false)) => Err(refusal(interface, ifindex, Errno::EOPNOTSUPP)),
+            Ok(Some(false)) => Err(lacks_native_xdp(interface, ifindex)),
             // What is not known is tried.
             _ => Ok(()),
         }
@@ -319,6 +328,9 @@ fn refusal(interface: &str, ifindex: u32, errno: Errno) -> AttachError {
                 remedy,
             }
         }
+        Errno::EOPNOTSUPP | Errno::ENOSPC if has_fewer_queues(ifindex) => {
+            AttachError::FewerQueues { interface }
+        }
         Errno::EOPNOTSUPP => AttachError::NoNativeXdp { interface },
         Errno::ENODEV => NoSuchInterface::called(&interface).into(),
         Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => os("attach the XDP program")(errno).into(),
@@ -327,6 +339,18 @@ fn refusal(interface: &str, ifindex: u32, errno: Errno) -> AttachError {
             source: io::Error::from(errno),
         },
     }
+}
+
+/// Why an interface takes no program whose driver says that it has no native XDP.
+#[must_use]
+pub fn lacks_native_xdp(interface: &str, ifindex: u32) -> AttachError {
+    refusal(interface, ifindex, Errno::EOPNOTSUPP)
+}
+
+/// A veth says that it has no native XDP while its other end has more queues.
+fn has_fewer_queues(ifindex: u32) -> bool {
+    let is_veth = link::link(ifindex).is_ok_and(|link| link.kind.as_deref() == Some("veth"));
+    is_veth && matches!(link::native_xdp(ifindex), Ok(Some(false)))
 }
 
 /// Why the kernel takes no program on an interface that has none, if the cause is above.

@@ -1,5 +1,7 @@
 //! What `check` says of hosts and interfaces that have or lack something.
 
+use std::process::Command;
+
 use caps::{CapSet, Capability};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use plimsoll_guard::check::{Check, Finding, Verdict, check};
@@ -77,6 +79,16 @@ fn each_obstacle_is_named_and_says_no() {
         assert_finding(&lo, "xdp", Verdict::Missing, "no native XDP");
         assert_finding(&lo, "mtu", Verdict::Limited, "65536");
 
+        // Its driver has native XDP, and says that it has none.
+        ip("link add w0 numrxqueues 1 type veth peer name w1 numtxqueues 2");
+        let more = Command::new("ethtool")
+            .args(["-L", "w1", "tx", "2"])
+            .status();
+        assert!(more.expect("ethtool is installed").success());
+        let fewer = check("w0").unwrap();
+        assert!(!fewer.can_run());
+        assert_finding(&fewer, "xdp", Verdict::Missing, "`ethtool -L w0 rx N`");
+
         let mut storage = Storage::default();
         let guard = Guard::attach(&mut storage, &Config::default(), "v0").unwrap();
         let busy = check("v0").unwrap();
@@ -122,7 +134,7 @@ fn without_privileges_it_still_says_what_it_can() {
 #[test]
 fn offloads_and_filters_are_seen_as_they_are_switched() {
     in_namespace(|| {
-        let ethtool = std::process::Command::new("ethtool")
+        let ethtool = Command::new("ethtool")
             .args(["-K", "v0", "rx-vlan-hw-parse", "off"])
             .status();
         assert!(
@@ -133,7 +145,7 @@ fn offloads_and_filters_are_seen_as_they_are_switched() {
         let plain = check("v0").unwrap();
         assert_finding(&plain, "offloads", Verdict::Ok, "as they are on the wire");
         assert_finding(&plain, "filters", Verdict::Ok, "no packet filter");
-        let nft = std::process::Command::new("nft")
+        let nft = Command::new("nft")
             .arg("add table t; add chain t c; add rule t c accept")
             .status();
         assert!(nft.expect("nftables is installed: scripts/setup").success());

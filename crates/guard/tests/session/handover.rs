@@ -114,12 +114,15 @@ fn whatever_else_may_fail_comes_before_the_program() {
     assert!(more.expect("ethtool is installed").success());
     ip("link set w0 up");
     let socket = path_of("w0", "sock").unwrap();
+    let refused = "`w0` refuses an XDP program, since its other end sends by more queues";
     let starts = [
-        (false, false, "`w0` refuses an XDP program"),
-        (true, false, "cannot show what"),
-        (false, true, "cannot listen for questions"),
+        (false, false, false, refused),
+        // It was told to guard the interface below.
+        (true, false, false, refused),
+        (false, true, false, "cannot show what"),
+        (false, false, true, "cannot listen for questions"),
     ];
-    for (has_no_console, is_socket_taken, expected) in starts {
+    for (stands_by, has_no_console, is_socket_taken, expected) in starts {
         let mut manager = Manager::new();
         let failing = manager.start(|| {
             if is_socket_taken {
@@ -129,6 +132,7 @@ fn whatever_else_may_fail_comes_before_the_program() {
             notes.has_no_console = has_no_console;
             let settings = Settings {
                 interface: "w0".to_owned(),
+                standby: Some(stands_by),
                 ..settings()
             };
             let error = run(settings, &mut notes).unwrap_err().to_string();
