@@ -1,6 +1,6 @@
 //! A TCP connection whose peer is made by hand, so that it can do what no honest one does.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
@@ -22,6 +22,20 @@ const FIRST: u32 = 1000;
 /// As far from a window as sequence numbers go, or beyond.
 pub(crate) const GIB: u32 = 1 << 30;
 
+/// A listener of a connection before may be open for a moment still: in a child that another test
+/// is about to start.
+fn listen() -> TcpListener {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match TcpListener::bind((HOST_V4, PORT)) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < end => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            bound => return bound.unwrap(),
+        }
+    }
+}
+
 /// A connection whose peer is this test; the host's end is `stream`.
 pub(crate) struct Connection {
     pub(crate) wire: Wire,
@@ -40,7 +54,7 @@ impl Connection {
     }
 
     pub(crate) fn from(port: u16, buffer: Option<usize>) -> Self {
-        let listener = TcpListener::bind((HOST_V4, PORT)).unwrap();
+        let listener = listen();
         if let Some(bytes) = buffer {
             setsockopt(&listener, sockopt::RcvBufForce, &bytes).unwrap();
         }
