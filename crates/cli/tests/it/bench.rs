@@ -293,7 +293,7 @@ fn a_part_that_fails_says_why_and_others_go_on() {
     let verdict = "/nonexistent/verdict.json";
     let few = ["--cpu-limits", "50", "--verdict", verdict];
     let document = bench(&[&["--only", "verdict,cpu-limit"][..], &few].concat());
-    let cases = document["cpu_limit"]["cases"].as_array().unwrap();
+    let cases = part(&document, "cpu_limit")["cases"].as_array().unwrap();
     let limits: Vec<_> = cases.iter().map(|case| &case["limit_percent"]).collect();
     assert_eq!(limits, [[100; 5], [50; 5]].concat());
     let goals = document["goals"].as_array().unwrap();

@@ -133,6 +133,8 @@ fn an_overloaded_interface_is_inhibited_and_the_other_goes_on() {
     assert!(repeated(3, || is_overloaded_beside_others(&line, &rules)));
 }
 
+const RATE_PPS: u64 = 600_000;
+
 /// Whether the flood was too much for one interface. The other goes on in any case.
 fn is_overloaded_beside_others(line: &Line, rules: &Path) -> bool {
     let (process, _says) = line.start(rules, &[]);
@@ -151,7 +153,7 @@ fn is_overloaded_beside_others(line: &Line, rules: &Path) -> bool {
     );
     shell(line.testbed.test(), &neighbour);
     let before = arrived(line);
-    let report = beside_flood(line, 600_000, || {
+    let report = beside_flood(line, RATE_PPS, || {
         for number in 0..OTHERS {
             behind
                 .send_to(&number.to_be_bytes(), (load.ipv4(), 7100))
@@ -180,8 +182,10 @@ fn is_overloaded_beside_others(line: &Line, rules: &Path) -> bool {
     let inhibited = ["inside", "outside"].map(|side| count(side, "inhibited"));
     assert!(20 * inhibited[1] <= inhibited[0], "{counts}");
     let is_overload = 2 * count("inside", "accepted") < report.offered && inhibited[0] > 100;
+    // What a generator sends at once that was off its CPU fills the queue.
+    let is_steady = 2.0 * report.offered_pps > RATE_PPS as f64;
     // Frames are lost where it costs least, and not at the queue.
     let cheaply = count("inside", "queue") < count("inside", "ring");
-    assert!(!is_overload || cheaply, "{counts}");
+    assert!(!is_overload || !is_steady || cheaply, "{counts}");
     is_overload
 }
