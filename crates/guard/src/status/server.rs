@@ -124,14 +124,18 @@ impl StatusServer {
     ///
     /// The socket cannot be made.
     pub fn start(interface: &str, answers: Answers) -> Result<Self, Error> {
-        let path = super::socket_path(interface)?;
+        // From here on whatever fails removes it.
+        let server = Self {
+            path: super::socket_path(interface)?,
+        };
+        let path = &server.path;
         let listen = || -> io::Result<UnixListener> {
-            match fs::remove_file(&path) {
+            match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            let listener = UnixListener::bind(&path)?;
-            fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+            let listener = UnixListener::bind(path)?;
+            fs::set_permissions(path, Permissions::from_mode(0o600))?;
             Ok(listener)
         };
         let listener = listen().map_err(os("listen for questions about the guard's status"))?;
@@ -146,7 +150,7 @@ impl StatusServer {
                 }
             }
         })?;
-        Ok(Self { path })
+        Ok(server)
     }
 }
 
