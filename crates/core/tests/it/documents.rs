@@ -7,10 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::named_test;
 use crate::sources::{has_ending, read, sources};
 
-fn top() -> PathBuf {
+pub(crate) fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -31,12 +30,12 @@ fn documents() -> Vec<(String, String)> {
     names.map(|name| (name.clone(), text(&name))).collect()
 }
 
-fn text(name: &str) -> String {
+pub(crate) fn text(name: &str) -> String {
     fs::read_to_string(top().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"))
 }
 
 /// Fails with all faults at once.
-fn expect_none(faults: &[String]) {
+pub(crate) fn expect_none(faults: &[String]) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
@@ -100,7 +99,7 @@ fn is_file_of_ours(text: &str) -> bool {
 }
 
 /// The anchors of a document's headings.
-fn headings(text: &str) -> impl Iterator<Item = String> {
+pub(crate) fn headings(text: &str) -> impl Iterator<Item = String> {
     let lines = text.lines().filter(|line| line.starts_with('#'));
     lines.map(|line| {
         let words = line.trim_start_matches('#').trim().to_lowercase();
@@ -222,80 +221,6 @@ fn commands_of_make_exist() {
     expect_none(&faults);
 }
 
-/// Every line of the guard's tables of hosts and of containers names what shows it: tests
-/// that exist, or commands of `make`.
-#[test]
-fn every_line_of_the_tables_of_hosts_has_its_test() {
-    let text = text("docs/guard.md");
-    let heads = [
-        (
-            "| your host | the guard there | `check` | shown by |",
-            5,
-            10,
-        ),
-        ("| traffic to a container | counts as | shown by |", 4, 4),
-    ];
-    let mut faults = Vec::new();
-    for (head, columns, lines_min) in heads {
-        let table = text.lines().skip_while(|line| *line != head).skip(2);
-        let rows: Vec<_> = table.take_while(|line| line.starts_with('|')).collect();
-        assert!(
-            rows.len() > lines_min,
-            "a table is not where it was: {head}"
-        );
-        for row in rows {
-            let cells: Vec<_> = row.trim_end_matches('|').split('|').collect();
-            let shown = cells.last().unwrap_or(&"").split('`').skip(1).step_by(2);
-            let shown = shown.filter(|name| name.contains("::") || name.starts_with("make "));
-            let shown: Vec<_> = shown.collect();
-            if cells.len() != columns || shown.is_empty() {
-                faults.push(format!("nothing shows: {row}"));
-            }
-            let tests = shown.into_iter().filter(|name| !name.starts_with("make "));
-            let find = |test| named_test::find(&top().join("crates"), test).err();
-            faults.extend(tests.filter_map(find));
-            faults.extend(faults_of_commands(cells.last().unwrap_or(&"")));
-        }
-    }
-    expect_none(&faults);
-}
-
-/// A command of `make` shows many things: behind it stands in brackets which of its steps,
-/// set-ups, drivers or kernels show this one. All that it says of these must exist.
-fn faults_of_commands(shown: &str) -> Vec<String> {
-    let names = |command: &str| match command {
-        "vm-test" => {
-            let steps = quoted(&text("crates/vm/src/lib.rs"), "=> \"");
-            let drivers = quoted(&text("crates/vm/src/machine.rs"), "\"");
-            let makefile = text("Makefile");
-            let kernels = makefile.lines().find_map(|l| l.strip_prefix("KERNELS ?= "));
-            let kernels = kernels.unwrap_or_default().split(' ').map(str::to_owned);
-            steps.into_iter().chain(drivers).chain(kernels).collect()
-        }
-        "no-harm" => quoted(&text("crates/bench/src/no_harm/setup.rs"), "name: \""),
-        _ => Vec::new(),
-    };
-    let commands = shown.split("`make ").skip(1);
-    let fault = |rest: &str| {
-        let (command, behind) = rest.split_once('`')?;
-        let Some(said) = behind.strip_prefix(" (").and_then(|b| b.split_once(')')) else {
-            return Some(format!("what of `make {command}` shows it? {shown}"));
-        };
-        let known = names(command);
-        let said = said.0.split(", ").map(|name| name.trim_matches('`'));
-        let unknown: Vec<_> = said.filter(|s| !known.iter().any(|k| k == s)).collect();
-        (!unknown.is_empty()).then(|| format!("`make {command}` has no {unknown:?}"))
-    };
-    commands.filter_map(fault).collect()
-}
-
-/// What begins with this mark and ends with a quotation mark.
-fn quoted(text: &str, mark: &str) -> Vec<String> {
-    let rests = text.split(mark).skip(1);
-    let all = rests.filter_map(|rest| rest.split('"').next());
-    all.map(str::to_owned).collect()
-}
-
 /// Each section of measurements that has a table says what docs/measurements.md promises:
 /// command, date, and how much runs differ, or that it was not recorded.
 #[test]
@@ -326,7 +251,7 @@ fn tables_of_measurements_say_command_date_and_spread() {
 const TABLE: &str = "## The present figures";
 
 /// The sections of a document, each from its heading on.
-fn sections(text: &str) -> Vec<String> {
+pub(crate) fn sections(text: &str) -> Vec<String> {
     let begins = format!("\n{text}");
     let parts = begins.split("\n#").skip(1);
     parts.map(|part| format!("#{part}")).collect()

@@ -8,6 +8,7 @@ mod commit_messages;
 mod documents;
 mod equal_lines;
 mod extremes;
+mod hosts;
 mod mechanisms;
 mod mutations;
 mod sizes;

@@ -216,7 +216,10 @@ fn every_mistake_is_named_with_line_and_remedy() {
 
 #[test]
 fn every_command_and_option_in_the_guide_exists() {
-    let guide = include_str!("../../../../../docs/guard.md");
+    let guide = concat!(
+        include_str!("../../../../../docs/guard.md"),
+        include_str!("../../../../../docs/guard-hosts.md")
+    );
     let mut commands = 0;
     for line in guide.lines() {
         let words = line
