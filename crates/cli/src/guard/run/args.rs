@@ -170,9 +170,9 @@ pub(crate) struct Args {
     pub(super) strategy: Strategy,
     /// Whether the receive ring may overflow while one UDP socket is flooded and nobody else sends
     ///
-    /// Cost: a client that begins then loses a packet or two before it is noticed; one that comes
-    /// less often than every five minutes may lose half of its packets. Needs fairness, and a ring
-    /// of known size.
+    /// Cost: a client that begins then loses packets before it is noticed, mostly none or one and
+    /// once ten of its first hundred; one that comes less often than every five minutes may lose half
+    /// of its packets. Needs fairness, and a ring of known size.
     #[arg(long, value_name = "BOOL", default_value_t = governor::Config::default().lazy, action = clap::ArgAction::Set)]
     pub(super) lazy: bool,
     /// Frames that a receive ring holds, where the driver does not tell
