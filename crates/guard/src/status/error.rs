@@ -21,7 +21,7 @@ pub enum StatusError {
         "no guard runs on `{interface}` in this network namespace: `plimsoll guard {interface}` starts one"
     )]
     NotRunning {
-        /// As given.
+        /// Its own name, by which a guard starts there.
         interface: String,
     },
     /// A guard runs, and says nothing.

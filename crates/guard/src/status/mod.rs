@@ -29,6 +29,7 @@ pub use server::{Answers, StatusServer};
 use crate::owner::Owners;
 use plimsoll_kernel::error::{OpenError, os};
 use plimsoll_kernel::knobs;
+use plimsoll_kernel::link;
 
 /// A guard under load may take a moment; one that takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -70,7 +71,9 @@ impl Client {
             if error.kind() == std::io::ErrorKind::PermissionDenied {
                 StatusError::NotRoot
             } else {
-                let interface = self.interface.clone();
+                // A guard does not start by another name (altname).
+                let own = link::index(&self.interface).ok().and_then(link::name);
+                let interface = own.unwrap_or_else(|| self.interface.clone());
                 StatusError::NotRunning { interface }
             }
         })?;

@@ -5,6 +5,7 @@ use std::process::Command;
 use caps::{CapSet, Capability};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use plimsoll_guard::check::{Check, Finding, Verdict, check};
+use plimsoll_guard::status::{Client, Request, Sort};
 use plimsoll_guard::{Config, Guard, Storage};
 
 use crate::common::{in_namespace, ip};
@@ -66,6 +67,24 @@ fn another_name_of_an_interface_is_an_obstacle_as_it_is_for_the_guard() {
                 "settings",
                 Verdict::Missing,
                 "(altname): call it `v0`",
+            );
+        }
+    });
+}
+
+/// `guard status` said that `plimsoll guard enp3s0` starts one, which is refused.
+#[test]
+fn who_asks_by_another_name_is_told_the_one_by_which_a_guard_starts() {
+    in_namespace(|| {
+        ip("link property add dev v0 altname enp3s0");
+        let (sort, limit) = (Sort::Offered, 1);
+        let request = Request { sort, limit };
+        for name in ["v0", "enp3s0"] {
+            let absent = Client::new(name).status(&request).unwrap_err();
+            let absent = absent.to_string();
+            assert!(
+                absent.contains("`plimsoll guard v0` starts one"),
+                "{absent}"
             );
         }
     });
