@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use plimsoll_core::demux::Kind;
+
 use crate::documents::{expect_none, headings, sections, text, top};
 use crate::named_test;
 
@@ -131,14 +133,7 @@ fn every_host_has_its_tests() {
 /// is not there.
 #[test]
 fn lines_of_check_are_those_of_the_guide() {
-    let guide = text(GUIDE);
-    let table = guide.split("| line | if it is not `ok` |\n").nth(1);
-    let table = table
-        .expect("the guide has its table of lines")
-        .lines()
-        .skip(1);
-    let named = table.map_while(|line| line.strip_prefix("| `")?.split('`').next());
-    let named: BTreeSet<_> = named.map(str::to_owned).collect();
+    let named = first_cells("| line | if it is not `ok` |\n");
     assert_eq!(named, lines_of_check());
     let unknown = rows().into_iter().flat_map(|row| row.lines);
     let unknown = unknown.filter(|line| !named.contains(line));
@@ -161,6 +156,45 @@ fn lines_of_check() -> BTreeSet<String> {
     }
     assert!(lines.len() > 20, "{lines:?}: not all");
     lines
+}
+
+/// Whoever reads a report of the guard finds each of its words in the guide: the kinds of packets,
+/// and what became of them.
+#[test]
+fn kinds_and_outcomes_are_those_of_the_guide() {
+    let header = fs::read_to_string(top().join("crates/guard/src/bpf/guard.h"));
+    let header = header.expect("the program has its header");
+    let outcomes = header.split("enum outcome {").nth(1);
+    let outcomes = outcomes.and_then(|rest| rest.split('}').next());
+    let outcomes = outcomes.expect("it has outcomes").lines();
+    let outcomes =
+        outcomes.filter_map(|line| line.trim().strip_prefix("OUTCOME_")?.split(',').next());
+    let outcomes: BTreeSet<_> = outcomes
+        .map(str::to_lowercase)
+        .filter(|one| one != "count")
+        .collect();
+    assert!(outcomes.len() > 7, "{outcomes:?}: not all");
+    let kinds = Kind::ALL.map(|kind| kind.name().to_owned());
+    assert_eq!(first_cells("| kind | packets |\n"), BTreeSet::from(kinds));
+    assert_eq!(
+        first_cells("| outcome | meaning | what helps |\n"),
+        outcomes
+    );
+}
+
+/// What stands in back quotes in the first cells of the guide's table with this head.
+fn first_cells(head: &str) -> BTreeSet<String> {
+    let guide = text(GUIDE);
+    let table = guide.split(head).nth(1).expect("the guide has the table");
+    let rows = table
+        .lines()
+        .skip(1)
+        .map_while(|line| line.strip_prefix("| "));
+    let cells = rows.filter_map(|row| row.split(" | ").next());
+    cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A command of `make` shows many things: behind it stands in brackets which of its steps,
