@@ -9,8 +9,11 @@ use parking_lot::RwLock;
 #[derive(Debug, Default)]
 pub(crate) struct Options(RwLock<Waits>);
 
+/// What is sent to a group stays on the link (RFC 1112, 6.1; RFC 3493, 5.2).
+const MULTICAST_TTL: u8 = 1;
+
 /// What calls go by.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits {
     pub(crate) nonblocking: bool,
     /// None: for ever.
@@ -21,6 +24,21 @@ pub(crate) struct Waits {
     pub(crate) busy_poll: Duration,
     /// Datagrams go in one packet or not at all.
     pub(crate) dont_fragment: bool,
+    /// How many links what is sent to a group may pass.
+    pub(crate) multicast_ttl: u8,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self {
+            nonblocking: false,
+            read_timeout: None,
+            write_timeout: None,
+            busy_poll: Duration::ZERO,
+            dont_fragment: false,
+            multicast_ttl: MULTICAST_TTL,
+        }
+    }
 }
 
 impl Options {
@@ -51,6 +69,10 @@ impl Options {
 
     pub(crate) fn set_dont_fragment(&self, dont_fragment: bool) {
         self.0.write().dont_fragment = dont_fragment;
+    }
+
+    pub(crate) fn set_multicast_ttl(&self, ttl: u8) {
+        self.0.write().multicast_ttl = ttl;
     }
 }
 

@@ -272,7 +272,8 @@ impl PacedSender {
         let length = ETHERNET_BYTES + headers + filled.bytes;
         let to = destination.ip();
         let via = self.socket.via(to, arrived);
-        egress.push(frame, to, via, &mut self.batch, arrived)?;
+        let push = |out: &mut Batch| egress.push(frame, to, via, out, arrived);
+        self.socket.within_ttl(to, &mut self.batch, push)?;
         // Its id came from the pacer just now, and frames are shorter than 4 GiB.
         let _ = self.pacer.on_sent(now, flow, length as u32, filled.more);
         Ok(())

@@ -225,7 +225,8 @@ impl UdpSocket {
     }
 
     /// From now on the socket also gets what is sent to this multicast group at its port.
-    /// Answers to it come from an address of the stack.
+    /// Answers to it come from an address of the stack. What other sockets of this stack send to the group it
+    /// does not hear (with the kernel's sockets: `IP_MULTICAST_LOOP`).
     ///
     /// An adapter that filters is told to hear the group, on AF_XDP and AF_PACKET.
     ///

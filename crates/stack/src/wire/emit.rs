@@ -65,6 +65,18 @@ pub(crate) fn set_link_destination(frame: &mut [u8], to: Mac) {
     EthernetFrame::new_unchecked(frame).set_dst_addr(EthernetAddress(to));
 }
 
+/// Has a packet that is built pass so many links.
+pub(crate) fn set_hop_limit(frame: &mut [u8], hop_limit: u8) {
+    let bytes = &mut frame[ETHERNET_BYTES..];
+    if bytes.first().is_some_and(|byte| byte >> 4 == 6) {
+        Ipv6Packet::new_unchecked(bytes).set_hop_limit(hop_limit);
+    } else {
+        let mut packet = Ipv4Packet::new_unchecked(bytes);
+        packet.set_hop_limit(hop_limit);
+        packet.fill_checksum();
+    }
+}
+
 /// Writes Ethernet and IP headers in front of `payload_bytes` bytes.
 ///
 /// `frame` begins with the Ethernet header. The addresses are of one family.

@@ -2,10 +2,14 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
+use plimsoll_stack::device::{Batch, Device, Frame};
+use plimsoll_stack::pacing::{FlowRates, Rate};
+use plimsoll_stack::{Filled, PacedSender, PacedSenderConfig};
 use plimsoll_stack::{Stack, StackConfig, TcpListener, TcpStream, UdpSocket};
+use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet};
 
 /// No test waits longer for what must come.
 const SOON: Duration = Duration::from_secs(10);
@@ -64,4 +68,86 @@ fn a_timeout_of_zero_is_no_timeout() {
     let to = "10.0.0.2:80".parse().unwrap();
     let error = TcpStream::connect_timeout(&one, to, Duration::ZERO).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
+}
+
+/// How far each packet of UDP goes that came by the cable since this was asked. Reports of groups come as well.
+fn hops(cable: &SimulatedDevice) -> Vec<u8> {
+    let mut batch = Batch::new();
+    cable.receive(&mut batch, 256).unwrap();
+    let of_four = |packet: Ipv4Packet<&[u8]>| {
+        let is_udp = packet.version() == 4 && packet.next_header() == IpProtocol::Udp;
+        assert!(!is_udp || packet.verify_checksum());
+        is_udp.then(|| packet.hop_limit())
+    };
+    let of_six = |packet: Ipv6Packet<&[u8]>| {
+        let is_udp = [IpProtocol::Udp, IpProtocol::Ipv6Frag].contains(&packet.next_header());
+        (is_udp && packet.version() == 6).then(|| packet.hop_limit())
+    };
+    let hops = |frame: &Frame| match frame[14] >> 4 {
+        4 => Ipv4Packet::new_checked(&frame[14..]).ok().and_then(of_four),
+        _ => Ipv6Packet::new_checked(&frame[14..]).ok().and_then(of_six),
+    };
+    batch.iter().filter_map(hops).collect()
+}
+
+/// RFC 1112, 6.1, and RFC 3493, 5.2. It left with 64, and routers of groups sent it on.
+#[test]
+fn what_is_sent_to_a_group_stays_on_the_link_unless_the_socket_is_told_otherwise() {
+    let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+    let config = StackConfig {
+        addresses: ["10.0.0.2/24", "fd00::2/64"]
+            .map(|net| net.parse().unwrap())
+            .to_vec(),
+        ..StackConfig::default()
+    };
+    let stack = Stack::start(device, &config).unwrap();
+    let socket = UdpSocket::bind(&stack, "[::]:0").unwrap();
+    hops(&cable);
+    let groups: [SocketAddr; 2] = ["239.1.1.1:7", "[ff05::77]:7"].map(|at| at.parse().unwrap());
+    for group in groups {
+        socket.send_to(b"by default", group).unwrap();
+        assert_eq!(hops(&cable), [1], "{group}");
+    }
+    assert_eq!(socket.multicast_ttl().unwrap(), 1);
+    for ttl in [1, 5, 255] {
+        socket.set_multicast_ttl(ttl).unwrap();
+        assert_eq!(socket.multicast_ttl().unwrap(), ttl);
+        for group in groups {
+            socket.send_to(b"short", group).unwrap();
+            assert_eq!(hops(&cable), [ttl], "{group}");
+            socket.send_to(&[7; 4000], group).unwrap();
+            assert_eq!(hops(&cable), [ttl; 3], "{group}");
+            let mut buffers = vec![socket.send_buffer(group, 100).unwrap()];
+            socket.send_buffers(&mut buffers).unwrap();
+            assert_eq!(hops(&cable), [ttl], "{group}");
+            let mut allocator = stack.allocator(8);
+            let mut messages = vec![socket.message(&mut allocator, group, 4000).unwrap()];
+            socket.send_messages(&mut messages).unwrap();
+            assert_eq!(hops(&cable), [ttl; 3], "{group}");
+        }
+        // All hosts of a network are no group.
+        socket.send_to(b"to all", "10.0.0.255:7").unwrap();
+        assert_eq!(hops(&cable), [64]);
+    }
+    let refused = socket.set_multicast_ttl(0).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    let mut sender = PacedSender::new(socket, PacedSenderConfig::default()).unwrap();
+    let rates = FlowRates {
+        target: Rate::clamped(1_000_000_000),
+        burst: Rate::clamped(1_000_000_000),
+    };
+    let flow = sender.add_flow(groups[0], rates).unwrap();
+    sender.start(flow).unwrap();
+    let end = Instant::now() + SOON;
+    let mut sent = 0;
+    while sent == 0 {
+        assert!(Instant::now() < end);
+        let Some(now) = sender.check() else { continue };
+        let write = |_, _: &mut [u8]| {
+            let more = false;
+            Some(Filled { bytes: 5, more })
+        };
+        sent = sender.send_due(now, write).unwrap();
+    }
+    assert_eq!(hops(&cable), [255]);
 }

@@ -119,8 +119,10 @@ impl UdpSocket {
             && !fragments::fits_one(to, mtu, message.len());
         if ours && as_it_lies {
             self.check_length(message.len(), to, now)?;
-            let egress = self.egress();
-            return egress.push_fragments(ends, via, message.frames, out, now);
+            return self.within_ttl(to, out, |out| {
+                self.egress()
+                    .push_fragments(ends, via, message.frames, out, now)
+            });
         }
         let parts: Vec<_> = message.chunks().map(IoSlice::new).collect();
         self.push_parts(ends, via, &parts, out, now)

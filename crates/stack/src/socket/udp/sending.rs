@@ -261,8 +261,27 @@ impl UdpSocket {
         if !ours || self.payload_max(to, now) < frame.len() {
             return self.push_copy(ends, via, &frame, out, now);
         }
-        self.egress().wrap_udp(&mut frame, ends.0, ends.1);
-        self.egress().push(frame, to, via, out, now)
+        self.within_ttl(to, out, |out| {
+            self.egress().wrap_udp(&mut frame, ends.0, ends.1);
+            self.egress().push(frame, to, via, out, now)
+        })
+    }
+
+    /// What `push` appends, all of it for `to`, goes no farther than this socket's datagrams to a group may.
+    pub(crate) fn within_ttl(
+        &self,
+        to: IpAddr,
+        out: &mut Batch,
+        push: impl FnOnce(&mut Batch) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let before = out.len();
+        let pushed = push(out);
+        if to.is_multicast() {
+            let ttl = self.options.get().multicast_ttl;
+            let frames = out.iter_mut().skip(before);
+            frames.for_each(|frame| emit::set_hop_limit(frame, ttl));
+        }
+        pushed
     }
 
     fn push_copy(
@@ -288,7 +307,8 @@ impl UdpSocket {
         self.check_length(fragments::bytes_of(payload), ends.1.ip(), now)?;
         let mut began = None;
         loop {
-            let error = match self.egress().push_udp(ends, via, payload, out, now) {
+            let push = |out: &mut Batch| self.egress().push_udp(ends, via, payload, out, now);
+            let error = match self.within_ttl(ends.1.ip(), out, push) {
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => error,
                 pushed => return pushed,
             };
@@ -350,6 +370,29 @@ impl UdpSocket {
     /// ([`TooLong`]) instead of being cut into fragments. Default: no.
     pub fn set_dont_fragment(&self, dont_fragment: bool) {
         self.options.set_dont_fragment(dont_fragment);
+    }
+
+    /// How many links this socket's datagrams to groups may pass, over IPv4 and IPv6
+    /// (`IP_MULTICAST_TTL`, `IPV6_MULTICAST_HOPS`). With 1, the default, they stay on the stack's own.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for 0: the stack's own sockets do not hear them either.
+    pub fn set_multicast_ttl(&self, ttl: u8) -> io::Result<()> {
+        if ttl == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.options.set_multicast_ttl(ttl);
+        Ok(())
+    }
+
+    /// How many links they may pass.
+    ///
+    /// # Errors
+    ///
+    /// None; as in the standard library.
+    pub fn multicast_ttl(&self) -> io::Result<u8> {
+        Ok(self.options.get().multicast_ttl)
     }
 
     /// Sends what is in `batch`, waiting for room as the options say.
