@@ -141,11 +141,17 @@ impl<'a> HttpSession<'a> {
         if !closes {
             return Ok(());
         }
-        self.lingers = self.unread > self.received.len() as u64;
+        self.lingers = self.has_more_to_say(stream);
         match self.lingers && stream.end_sending().is_ok() {
             true => Ok(()),
             false => Err(Stop::Ended),
         }
+    }
+
+    /// Whether the client has said, or still says, more than was to be answered: content of an unknown
+    /// length, or further requests.
+    fn has_more_to_say(&mut self, stream: &mut impl Read) -> bool {
+        self.unread != self.received.len() as u64 || self.read(stream).is_ok()
     }
 
     /// The client went away, or its file did.
@@ -190,8 +196,9 @@ impl Session for HttpSession<'_> {
             }
             // Who was silent for so long is not waited for once more.
             self.unread = 0;
-            let timeout = Answer::error(Status::Timeout).closing();
-            self.answer(timeout, self.received.len());
+            let bytes = self.received.len();
+            self.received.clear();
+            self.answer(Answer::error(Status::Timeout).closing(), bytes);
         }
         for _ in 0..STEPS {
             match self.step(stream) {
@@ -217,6 +224,8 @@ mod tests {
     use std::io::{self, Write};
     use std::net::{Shutdown, TcpListener, TcpStream};
     use std::time::Duration;
+
+    use nix::sys::socket::{setsockopt, sockopt};
 
     use super::super::super::counters::SharedCounters;
     use super::*;
@@ -364,6 +373,43 @@ mod tests {
                 assert!(session.received.capacity() <= KEPT_BYTES, "{status}");
                 client.shutdown(Shutdown::Write).unwrap();
                 while session.turn(&mut ours, false) != Progress::Ended {}
+            }
+        });
+    }
+
+    /// The close was a reset, and took what the client had not read yet with it.
+    #[test]
+    fn a_client_that_said_more_than_was_asked_for_gets_all_of_the_answer() {
+        with_site(|site| {
+            for (more, why) in [
+                ("x".repeat(60_000), "content without a length"),
+                ("GET /small HTTP/1.0\r\n\r\n".repeat(500), "more requests"),
+            ] {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                setsockopt(&client, sockopt::RcvBuf, &(32 << 10)).unwrap();
+                let (mut ours, _) = listener.accept().unwrap();
+                ours.set_read_timeout(Some(Duration::from_millis(100)))
+                    .unwrap();
+                let mut session = HttpSession::new(site);
+                let asked = format!("GET /large HTTP/1.0\r\n\r\n{more}");
+                client.write_all(asked.as_bytes()).unwrap();
+                std::thread::scope(|scope| {
+                    let reader = scope.spawn(|| {
+                        let mut told = Vec::new();
+                        std::thread::sleep(Duration::from_millis(50));
+                        let read = client.read_to_end(&mut told);
+                        let _ = client.shutdown(Shutdown::Both);
+                        (read.map_err(|error| error.kind()), told)
+                    });
+                    while session.turn(&mut ours, false) != Progress::Ended {}
+                    drop(ours);
+                    let (read, told) = reader.join().unwrap();
+                    let head = told.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+                    let content = told.len() - head.unwrap_or(0) - 4;
+                    assert_eq!(read, Ok(told.len()), "{why}");
+                    assert_eq!(content, 3 * PIECE_BYTES + 7, "{why}");
+                });
             }
         });
     }
