@@ -467,8 +467,8 @@ impl Inner {
         let reset = reset_at(segment).map(|_| self.socket().state());
         let queued = self.socket().send_queue();
         let behind = queued > 0 && self.sent.is_behind_a_probe(&frame[packet.payload.clone()]);
-        keep_network_layer(&mut frame, packet);
-        let later = behind.then(|| later(&frame, packet.payload.start - packet.network));
+        let segment_at = keep_network_layer(&mut frame, packet);
+        let later = behind.then(|| later(&frame, segment_at));
         for frame in [Some(frame), later.flatten()].into_iter().flatten() {
             self.wire.inbound = Some(frame);
             let (wire, sockets) = (&mut self.wire, &mut self.sockets);

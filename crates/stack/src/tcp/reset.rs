@@ -8,7 +8,8 @@ use plimsoll_core::time::Instant;
 use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    HardwareAddress, IpCidr, IpProtocol, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+    HardwareAddress, IPV6_HEADER_LEN, IpCidr, IpProtocol, Ipv6Packet, TcpControl, TcpPacket,
+    TcpRepr, TcpSeqNumber,
 };
 
 use super::wire::Wire;
@@ -67,10 +68,20 @@ pub(super) fn host_cidr(address: IpAddr) -> IpCidr {
     IpCidr::new(address.into(), bits)
 }
 
-/// Makes the frame's range its IP packet.
-pub(super) fn keep_network_layer(frame: &mut Frame, packet: &Packet) {
+/// Makes the frame's range its IP packet. IPv6's extension headers are left out: smoltcp takes no segment behind
+/// most of them, and answers with an error. Returns where in the packet the segment begins.
+pub(super) fn keep_network_layer(frame: &mut Frame, packet: &Packet) -> usize {
+    let mut network = packet.network;
+    if packet.source.is_ipv6() && packet.payload.start > network + IPV6_HEADER_LEN {
+        network = packet.payload.start - IPV6_HEADER_LEN;
+        frame.copy_within(packet.network..packet.network + IPV6_HEADER_LEN, network);
+        let mut header = Ipv6Packet::new_unchecked(&mut frame[network..]);
+        header.set_next_header(packet.protocol);
+        header.set_payload_len(packet.payload.len() as u16);
+    }
     let start = frame.range().start;
-    frame.set_range(start + packet.network..start + packet.payload.end);
+    frame.set_range(start + network..start + packet.payload.end);
+    packet.payload.start - network
 }
 
 /// Our time as smoltcp's, which counts microseconds.

@@ -1,11 +1,17 @@
 //! IPv6 options that the stack does not know: their types say whether it may go past them (RFC 8200, 4.2).
+//! And what is behind them and other extension headers.
 
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use plimsoll_packets::frame::{Extension, Packet, TcpFlags};
-use plimsoll_stack::Outcome;
+use plimsoll_packets::frame::{Extension, Fragment, Packet, TcpFlags};
+use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::device::{Batch, Device};
 use plimsoll_stack::driven::Driven;
+use plimsoll_stack::{Outcome, Stack, StackConfig, TcpListener};
+use smoltcp::wire::{IpProtocol, Ipv6Packet, TcpPacket};
 
 const HOP_BY_HOP: u8 = 0;
 const DESTINATION: u8 = 60;
@@ -119,5 +125,80 @@ fn nothing_is_answered_to_options_that_nobody_may_go_past() {
         .enumerate()
     {
         assert_eq!(answers(&frame), 0, "{number}");
+    }
+}
+
+/// No test waits longer for what must come.
+const SOON: Duration = Duration::from_secs(10);
+
+/// The first packet from the stack's address to the peer at this end of the cable: its protocol and what it
+/// brings.
+fn answer(cable: &SimulatedDevice) -> (IpProtocol, Vec<u8>) {
+    let (mut batch, end) = (Batch::new(), Instant::now() + SOON);
+    while Instant::now() < end {
+        cable.receive(&mut batch, 64).unwrap();
+        while let Some(frame) = batch.pop_front() {
+            let Ok(packet) = Ipv6Packet::new_checked(&frame[14..]) else {
+                continue;
+            };
+            if IpAddr::V6(packet.dst_addr()) == from().ip() {
+                return (packet.next_header(), packet.payload().to_vec());
+            }
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("no answer");
+}
+
+/// smoltcp takes segments behind IPv6's own header and hop-by-hop options alone. So no connection came about
+/// behind others, and each segment was answered by an ICMP error.
+#[test]
+fn segments_behind_extension_headers_are_taken() {
+    let options = |number| Extension::Options { number, units: 1 };
+    // A datagram in one fragment (RFC 6946).
+    let atomic = Extension::Fragment(Fragment {
+        id: 7,
+        offset: 0,
+        more: false,
+    });
+    let (routing, none) = (43, 99);
+    for extensions in [
+        vec![options(HOP_BY_HOP)],
+        vec![options(DESTINATION)],
+        vec![options(routing)],
+        vec![atomic],
+        vec![options(HOP_BY_HOP), options(routing), atomic],
+    ] {
+        let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let stack = StackConfig::at("fd00::2/64".parse().unwrap());
+        let stack = Stack::start(device, &stack).unwrap();
+        let listener = TcpListener::bind(&stack, "[fd00::2]:80").unwrap();
+        let send = |port, numbers: (u32, u32), flags, payload: &[u8]| {
+            let mut packet = Packet::new(from().ip(), "fd00::2".parse().unwrap())
+                .macs([2, 0, 0, 0, 0, 1], [0xff; 6])
+                .numbers(numbers.0, numbers.1);
+            for &extension in &extensions {
+                packet = packet.extension(extension);
+            }
+            cable.send(&packet.tcp(from().port(), port, flags, payload));
+            let (protocol, bytes) = answer(&cable);
+            assert_eq!(protocol, IpProtocol::Tcp, "{extensions:?}");
+            bytes
+        };
+        let bytes = send(none, (1000, 0), TcpFlags::SYN, b"");
+        assert!(TcpPacket::new_checked(&bytes[..]).unwrap().rst());
+        let bytes = send(80, (1000, 0), TcpFlags::SYN, b"");
+        let segment = TcpPacket::new_checked(&bytes[..]).unwrap();
+        assert!(segment.syn() && segment.ack(), "{extensions:?}");
+        let next = segment.seq_number().0.cast_unsigned().wrapping_add(1);
+        let mut bytes = send(80, (1001, next), TcpFlags::ACK, b"hello");
+        // On a slow machine its answer to the SYN may come once more.
+        while TcpPacket::new_checked(&bytes[..]).unwrap().ack_number().0 != 1006 {
+            bytes = answer(&cable).1;
+        }
+        let (mut stream, _) = listener.accept_timeout(SOON).unwrap();
+        let mut buffer = [0; 5];
+        stream.read_exact(&mut buffer).unwrap();
+        assert_eq!(&buffer, b"hello");
     }
 }
