@@ -127,9 +127,15 @@ impl Egress {
         }
     }
 
+    /// Whether it is handed to `destination` itself: a host of our networks, or of the link alone (RFC 4291, 2.5.6).
+    fn is_on_link(&self, destination: IpAddr) -> bool {
+        let stays = matches!(destination, IpAddr::V6(address) if address.is_unicast_link_local());
+        stays || self.addresses.iter().any(|net| net.contains(&destination))
+    }
+
     /// The neighbour that a packet to `destination` is handed to.
     fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
-        if self.addresses.iter().any(|net| net.contains(&destination)) {
+        if self.is_on_link(destination) {
             return Some(destination);
         }
         let same_family = |gateway: &&IpAddr| gateway.is_ipv4() == destination.is_ipv4();
@@ -156,9 +162,8 @@ impl Egress {
 
     /// Whoever is not on the link is behind one router, as far as this knows.
     fn heard_as(&self, address: IpAddr) -> IpAddr {
-        let on_link = self.addresses.iter().any(|net| net.contains(&address));
         match address {
-            _ if on_link => address,
+            _ if self.is_on_link(address) => address,
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         }

@@ -1,10 +1,14 @@
 //! Whom the neighbour cache believes, by ARP (RFC 826) and neighbour discovery (RFC 4861), and whom it keeps.
 
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use plimsoll_packets::frame;
+use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::device::{Batch, Device};
 use plimsoll_stack::driven::Driven;
+use plimsoll_stack::{Stack, StackConfig, UdpSocket};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr,
@@ -186,4 +190,45 @@ fn who_asks_in_many_names_pushes_out_nobody_in_use() {
     assert_eq!(send(&mut driven, six(1)), (Some(7), 0));
     assert_eq!(send(&mut driven, six(2999)), (Some(8), 0), "the newest");
     assert_eq!(send(&mut driven, six(2)).0, None, "pushed out");
+}
+
+/// No router may forward what is for such an address (RFC 4291, 2.5.6). It was sent to one, and without
+/// one there was no way.
+#[test]
+fn a_link_local_address_is_a_neighbours() {
+    let router = neighbour(1);
+    let of_the_link = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 2, 9);
+    let beyond = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
+    for gateways in [vec![], vec![router.into()]] {
+        let (cable, device) = SimulatedDevice::pair(&SimulatedConfig::default()).unwrap();
+        let config = StackConfig {
+            gateways: gateways.clone(),
+            ..StackConfig::at("fd00::2/64".parse().unwrap())
+        };
+        let stack = Stack::start(device, &config).unwrap();
+        let socket = UdpSocket::bind(&stack, "[fd00::2]:7").unwrap();
+        let asked_for = |to: Ipv6Addr| {
+            let sent = socket.send_to(b"hello", (to, 9));
+            let mut batch = Batch::new();
+            cable.receive(&mut batch, 64).unwrap();
+            let mut asked = BTreeSet::new();
+            for frame in &batch {
+                let content = ETHERNET_BYTES + 40;
+                if frame.get(content) == Some(&SOLICITATION) {
+                    let target: [u8; 16] = frame[content + 8..content + 24].try_into().unwrap();
+                    asked.insert(Ipv6Addr::from(target));
+                }
+            }
+            (sent.map_err(|error| error.kind()), asked)
+        };
+        assert_eq!(asked_for(of_the_link), (Ok(5), [of_the_link].into()));
+        let (sent, mut asked) = asked_for(beyond);
+        // On a slow machine the first question is repeated.
+        asked.remove(&of_the_link);
+        let expected = match gateways.is_empty() {
+            true => (Err(ErrorKind::NetworkUnreachable), [].into()),
+            false => (Ok(5), [router].into()),
+        };
+        assert_eq!((sent, asked), expected);
+    }
 }
