@@ -93,6 +93,11 @@ impl Vlan {
     }
 }
 
+/// Whether a tag is that of a VLAN. One of VLAN 0 has a priority alone (IEEE 802.1Q).
+pub(super) const fn names_vlan([_, tag]: [u16; 2]) -> bool {
+    tag & ID_MASK != 0
+}
+
 /// Puts a tag behind the addresses. False: there is no room in front of the frame, or it is
 /// too short to have any.
 pub(super) fn insert_tag(frame: &mut Frame, [protocol, tag]: [u16; 2]) -> bool {

@@ -4,10 +4,11 @@
 use std::net::UdpSocket as KernelSocket;
 
 use plimsoll_kernel::link;
-use plimsoll_stack::device::Device;
+use plimsoll_packets::frame::{Packet, VLAN};
 use plimsoll_stack::device::packet::PacketDevice;
 use plimsoll_stack::device::vlan::Vlan;
 use plimsoll_stack::device::xdp::XdpInterface;
+use plimsoll_stack::device::{Batch, Device};
 use plimsoll_stack::{Stack, StackConfig, TcpListener, TcpStream, UdpSocket};
 
 use crate::lan::{self, SOON, config, content, in_namespace, owned, transfer};
@@ -123,5 +124,38 @@ fn other_vlans_are_not_the_stacks() {
         let (length, _) = server.recv_from(&mut buffer).unwrap();
         assert_eq!(&buffer[..length], b"ours");
         lan::assert_sums(&stack);
+    });
+}
+
+/// IEEE 802.1Q: a tag of VLAN 0 has a priority and says nothing of a network, and every host takes it. Such frames
+/// were nobody's.
+#[test]
+fn a_tag_with_a_priority_alone_is_none() {
+    joined(|| {
+        let device = PacketDevice::open("two0").unwrap();
+        let stack = Stack::start(device, &config("soft-lrp")).unwrap();
+        let server = bind(&stack, "10.0.0.2:7");
+        let sender = PacketDevice::open("one0").unwrap();
+        let tagged = Packet::new("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap())
+            .macs([2, 0, 0, 0, 0, 1], [0xff; 6])
+            .tag(VLAN);
+        for (tag, arrives) in [([0xa0, 0], true), ([0, 0], true), ([0xa0, 7], false)] {
+            let mut bytes = tagged.udp(5000, 7, &tag);
+            bytes[14..16].copy_from_slice(&tag);
+            let mut frame = sender.pool().take().unwrap();
+            assert!(frame.copy_from(&bytes));
+            sender.transmit(&mut Batch::from([frame])).unwrap();
+            if arrives {
+                let mut buffer = [0; 8];
+                let (length, _) = server.recv_from(&mut buffer).unwrap();
+                assert_eq!(buffer[..length], tag);
+            }
+        }
+        // The other VLAN's is still nobody's.
+        lan::assert_sums(&stack);
+        server
+            .set_read_timeout(Some(std::time::Duration::from_millis(100)))
+            .unwrap();
+        assert!(server.recv_from(&mut [0; 8]).is_err());
     });
 }

@@ -10,7 +10,8 @@
 //! which nobody wrote, are written. Not so UDP's: where merged datagrams end is not told.
 //!
 //! The kernel takes VLAN tags out of frames; they are put back, since without them frames
-//! would seem to belong to the untagged network.
+//! would seem to belong to the untagged network. Not so those that name no VLAN, but a priority
+//! alone: to the kernel's own stack such frames are untagged as well.
 
 mod hearing;
 mod monitor;
@@ -34,7 +35,7 @@ pub use self::monitor::{Arrival, Instruction, MonitorConfig, MonitorCounts, Pack
 pub(in crate::device) use self::overhearing::Overhearing;
 use self::ring::{Checksum, Entry, Geometry, Ring};
 use super::simulated::chunk_bytes_for;
-use super::vlan::insert_tag;
+use super::vlan::{insert_tag, names_vlan};
 use super::{
     Batch, Capabilities, Device, Drops, Endpoint, Frame, HEADROOM_BYTES, Mac, PRESENCE_LOOK, Pool,
     gone,
@@ -157,7 +158,8 @@ impl PacketDevice {
             write_checksum(&mut frame);
         }
         let whole = copied && entry.bytes.len() == entry.whole;
-        if whole && entry.vlan.is_none_or(|tag| insert_tag(&mut frame, tag)) {
+        let vlan = entry.vlan.filter(|tag| names_vlan(*tag));
+        if whole && vlan.is_none_or(|tag| insert_tag(&mut frame, tag)) {
             return Some(frame);
         }
         self.invalid.fetch_add(1, Ordering::Relaxed);
