@@ -7,12 +7,14 @@ pub(super) const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Content of a request that is read past, to keep the connection.
 const CONTENT_BYTES_MAX: u64 = 64 << 10;
 const HEADERS_MAX: usize = 64;
+/// In letters of either case (RFC 3986, 3.1).
+const SCHEME: &str = "http://";
 
 /// A request as far as it matters here.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) method: Method,
-    /// Percent-decoded, without query.
+    /// Percent-decoded, without query. Of other methods none.
     pub(super) path: String,
     pub(super) persistent: bool,
     pub(super) content_bytes: u64,
@@ -68,13 +70,18 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Status> {
         let mut words = fields.flat_map(|field| field.value.split(|&byte| byte == b','));
         words.any(|one| one.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
     };
+    let method = match head.method {
+        Some("GET") => Method::Get,
+        Some("HEAD") => Method::Head,
+        _ => Method::Other,
+    };
+    let path = match method {
+        Method::Get | Method::Head => decode(head.path.unwrap_or_default()),
+        Method::Other => Some(String::new()),
+    };
     let request = Request {
-        method: match head.method {
-            Some("GET") => Method::Get,
-            Some("HEAD") => Method::Head,
-            _ => Method::Other,
-        },
-        path: decode(head.path.unwrap_or_default()).ok_or(Status::BadRequest)?,
+        method,
+        path: path.ok_or(Status::BadRequest)?,
         persistent: !says("close") && (of_version_1_1 || says("keep-alive")),
         content_bytes,
     };
@@ -90,9 +97,11 @@ fn number(digits: &[u8]) -> Option<u64> {
 /// The path of a target, without query and scheme, percent-decoded.
 fn decode(target: &str) -> Option<String> {
     let path = target.split(['?', '#']).next()?;
-    let path = match path.strip_prefix("http://") {
-        Some(rest) => rest.find('/').map_or("/", |slash| &rest[slash..]),
-        None => path,
+    let path = match path.split_at_checked(SCHEME.len()) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(SCHEME) => {
+            rest.find('/').map_or("/", |slash| &rest[slash..])
+        }
+        _ => path,
     };
     let mut bytes = path.bytes();
     let mut decoded = Vec::with_capacity(path.len());
@@ -134,10 +143,20 @@ mod tests {
         assert!(!parsed("HEAD / HTTP/1.1\r\nHost: x\r\nConnection: a, close\r\n\r\n").persistent);
         let twice = "GET / HTTP/1.1\r\nHost: x\r\nConnection: a\r\nConnection: close\r\n\r\n";
         assert!(!parsed(twice).persistent);
-        assert_eq!(
-            parsed("GET http://h/p HTTP/1.1\r\nHost: h\r\n\r\n").path,
-            "/p"
-        );
+        for target in ["http://h/p", "HTTP://h/p", "/p"] {
+            let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+            assert_eq!(parsed(&request).path, "/p", "{target}");
+        }
+    }
+
+    /// They have targets of other forms (RFC 9112, 3.2.3 and 3.2.4), and were bad requests.
+    #[test]
+    fn of_other_methods_no_target_is_wrong() {
+        for line in ["OPTIONS *", "CONNECT host:443"] {
+            let request = parsed(&format!("{line} HTTP/1.1\r\nHost: host\r\n\r\n"));
+            assert_eq!(request.method, Method::Other, "{line}");
+            assert!(request.persistent, "{line}");
+        }
     }
 
     #[test]
