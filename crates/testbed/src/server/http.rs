@@ -72,7 +72,7 @@ impl<'a> Site<'a> {
         let answer = match request.method {
             Method::Other => Answer::error(Status::MethodNotAllowed),
             Method::Get | Method::Head => self
-                .read(&request.path)
+                .read(&request.path, &request.query)
                 .unwrap_or_else(|error| Answer::error(status_of(&error))),
         };
         let answer = match request.method {
@@ -86,8 +86,8 @@ impl<'a> Site<'a> {
     }
 
     /// The file at `path`, or the index of a directory. What its pages refer to is beneath it only
-    /// if a slash ends its path: a client that left it out is sent there.
-    fn read(&self, path: &str) -> io::Result<Answer> {
+    /// if a slash ends its path: a client that left it out is sent there, with its query, which the page may read.
+    fn read(&self, path: &str, query: &str) -> io::Result<Answer> {
         let is_of_directory = path.ends_with('/');
         let path = path.trim_start_matches('/');
         let path = if path.is_empty() { "." } else { path };
@@ -100,7 +100,9 @@ impl<'a> Site<'a> {
             found = file.metadata()?;
         }
         match found.is_file() {
-            true if was_directory && !is_of_directory => Ok(Answer::moved(with_slash(path))),
+            true if was_directory && !is_of_directory => {
+                Ok(Answer::moved(with_slash(path) + query))
+            }
             true => Ok(Answer::file(file, found.len(), kind_of(&name))),
             false => Err(io::ErrorKind::NotFound.into()),
         }
@@ -170,18 +172,21 @@ mod tests {
         let site = site.unwrap();
         let head = |path| {
             let mut bytes = Vec::new();
-            let answer = site.read(path).unwrap();
+            let answer = site.read(path, "?q=1").unwrap();
             answer.send(&mut bytes, SystemTime::UNIX_EPOCH).unwrap();
             String::from_utf8(bytes).unwrap()
         };
         for path in ["/a/b: c", "//a/b: c"] {
             let moved = head(path);
             assert!(moved.starts_with("HTTP/1.1 301 "), "{moved}");
-            assert!(moved.contains("\r\nLocation: ./b%3A%20c/\r\n"), "{moved}");
+            assert!(
+                moved.contains("\r\nLocation: ./b%3A%20c/?q=1\r\n"),
+                "{moved}"
+            );
         }
         assert!(head("/a/b: c/").ends_with("\r\n\r\npage"));
         // There is no page to be sent to.
-        assert!(site.read("/a").is_err());
+        assert!(site.read("/a", "").is_err());
     }
 
     #[test]
@@ -200,8 +205,8 @@ mod tests {
         let counters = SharedCounters::anonymous().unwrap();
         let work = Work::calibrate(Duration::ZERO);
         let site = Site::open(&root, work, &counters).unwrap();
-        assert!(site.read("/file.txt").is_ok());
-        assert!(site.read("/inside").is_ok());
+        assert!(site.read("/file.txt", "").is_ok());
+        assert!(site.read("/inside", "").is_ok());
         for path in [
             "/../secret",
             "/link",
@@ -211,7 +216,7 @@ mod tests {
             "/none",
             "/file.txt/",
         ] {
-            assert!(site.read(path).is_err(), "{path}");
+            assert!(site.read(path, "").is_err(), "{path}");
         }
     }
 }

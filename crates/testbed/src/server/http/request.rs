@@ -16,6 +16,8 @@ pub(super) struct Request {
     pub(super) method: Method,
     /// Percent-decoded, without query. Of other methods none.
     pub(super) path: String,
+    /// As it came, with its question mark; or nothing.
+    pub(super) query: String,
     pub(super) persistent: bool,
     pub(super) content_bytes: u64,
 }
@@ -82,6 +84,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Status> {
     let request = Request {
         method,
         path: path.ok_or(Status::BadRequest)?,
+        query: query(head.path.unwrap_or_default()),
         persistent: !says("close") && (of_version_1_1 || says("keep-alive")),
         content_bytes,
     };
@@ -92,6 +95,13 @@ fn number(digits: &[u8]) -> Option<u64> {
     let all = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(digits).ok()?;
     all.then(|| text.parse().ok()).flatten()
+}
+
+/// The query of a target. A fragment is the client's own.
+fn query(target: &str) -> String {
+    let target = target.split('#').next().unwrap_or_default();
+    let begin = target.find('?').unwrap_or(target.len());
+    target[begin..].to_owned()
 }
 
 /// The path of a target, without query and scheme, percent-decoded.
@@ -134,6 +144,7 @@ mod tests {
         let expected = Request {
             method: Method::Get,
             path: "/a b".to_owned(),
+            query: "?c".to_owned(),
             persistent: true,
             content_bytes: 0,
         };
@@ -143,6 +154,10 @@ mod tests {
         assert!(!parsed("HEAD / HTTP/1.1\r\nHost: x\r\nConnection: a, close\r\n\r\n").persistent);
         let twice = "GET / HTTP/1.1\r\nHost: x\r\nConnection: a\r\nConnection: close\r\n\r\n";
         assert!(!parsed(twice).persistent);
+        for (target, query) in [("/p?a=%20?b#c", "?a=%20?b"), ("/p#c?a", ""), ("/p?", "?")] {
+            let request = parsed(&format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n"));
+            assert_eq!((&request.path[..], &request.query[..]), ("/p", query));
+        }
         for target in ["http://h/p", "HTTP://h/p", "/p"] {
             let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
             assert_eq!(parsed(&request).path, "/p", "{target}");
