@@ -1,7 +1,9 @@
-//! A driver for tests that numbers its instances anew, refuses, or hides them whenever it likes. It
-//! stands for loopback's.
+//! Drivers for tests: one that numbers its instances anew, refuses, or hides them whenever it likes, and
+//! stands for loopback's; and one that loses settings with its program.
 
 use std::sync::{Arc, Mutex};
+
+use libbpf_rs::query::LinkInfoIter;
 
 use super::napi::Change;
 use super::*;
@@ -121,6 +123,83 @@ impl Family for Fake {
         let ran = thread.and_then(|thread| Scheduling::of(thread).ok());
         driver.switched_off.extend(ran);
         Ok(Some(()))
+    }
+}
+
+/// A driver that makes its instances anew whenever an interface's program comes or goes, and then no
+/// thread polls them any more, as vmxnet3.
+#[derive(Clone, Debug)]
+pub(crate) struct Losing {
+    ifindex: u32,
+    driver: Arc<Mutex<Driver>>,
+    /// Which program it had, and how often it had another.
+    program: Arc<Mutex<(Option<u32>, u32)>>,
+}
+
+impl Losing {
+    /// Two instances, which threads poll.
+    pub(crate) fn of(ifindex: u32) -> Self {
+        let mut driver = Driver::new(&[(0, 0), (0, 0)], true, true);
+        for napi in &mut driver.instances {
+            napi.threaded = Some(1);
+        }
+        let program = Arc::new(Mutex::new((program_of(ifindex), 0)));
+        Self {
+            ifindex,
+            driver: Arc::new(Mutex::new(driver)),
+            program,
+        }
+    }
+
+    pub(crate) fn families(&self) -> Families {
+        let driver = self.clone();
+        Families::of(move || Box::new(driver.clone()))
+    }
+
+    /// How often its program came or went.
+    pub(crate) fn changes(&self) -> u32 {
+        self.follow();
+        self.program.lock().unwrap().1
+    }
+
+    /// Whether threads poll, as from the beginning.
+    pub(crate) fn has_its_settings(&self) -> bool {
+        self.follow();
+        let driver = self.driver.lock().unwrap();
+        driver.instances.iter().all(|napi| napi.threaded == Some(1))
+    }
+
+    fn follow(&self) {
+        let now = program_of(self.ifindex);
+        let mut program = self.program.lock().unwrap();
+        if program.0 != now {
+            *program = (now, program.1 + 1);
+            let mut driver = self.driver.lock().unwrap();
+            driver.renew(u32::MAX);
+            for napi in &mut driver.instances {
+                napi.threaded = Some(0);
+            }
+        }
+    }
+}
+
+/// By the number of its attachment: one program may be attached anew.
+fn program_of(ifindex: u32) -> Option<u32> {
+    let program = link::link(ifindex).ok()?.xdp?.id;
+    let mut links = LinkInfoIter::default();
+    links
+        .find(|link| link.prog_id == program)
+        .map(|link| link.id)
+}
+
+impl Family for Losing {
+    fn instances(&mut self, ifindex: u32) -> io::Result<Vec<Napi>> {
+        self.follow();
+        Fake::of(&self.driver).instances(ifindex)
+    }
+
+    fn set(&mut self, id: u32, change: Change) -> io::Result<Option<()>> {
+        Fake::of(&self.driver).set(id, change)
     }
 }
 

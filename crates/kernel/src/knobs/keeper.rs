@@ -41,7 +41,8 @@ use super::device::{Device, Identity};
 use super::heartbeat::Owner;
 use super::record::RecordFile;
 use super::{
-    DIRECTORY, Heartbeat, Kept, Knobs, Netdev, OpenError, file_name, heartbeat, left_turned,
+    DIRECTORY, Families, Heartbeat, Kept, Knobs, Netdev, OpenError, file_name, heartbeat,
+    left_turned,
 };
 use crate::error::{os, with_causes};
 use crate::link;
@@ -97,17 +98,10 @@ impl Keeper {
         interface: &str,
         may_close: bool,
     ) -> Result<Self, OpenError> {
-        let identity = Identity::of(interface)?;
-        let (ifindex, guard) = (identity.ifindex, Process::current()?);
+        let guard = Process::current()?;
         let mark = Mark::of(interface)?;
-        let ward = Ward {
-            interface: interface.to_owned(),
-            device: Device::open(interface, identity.ifindex)?,
-            identity,
-            guard,
-            may_close,
-            kept: Kept::of(ifindex),
-        };
+        let ward = Ward::of(interface, guard, may_close, &Families::of_kernel())?;
+        let ifindex = ward.identity.ifindex;
         let (keepers, line) = UnixStream::pair().map_err(os("make a socket to the keeper"))?;
         require_single_thread("start the keeper of settings")?;
         // SAFETY: no other thread exists that could hold a lock in the child.
@@ -241,12 +235,32 @@ struct Ward {
 }
 
 impl Ward {
+    fn of(
+        interface: &str,
+        guard: Process,
+        may_close: bool,
+        families: &Families,
+    ) -> Result<Self, OpenError> {
+        let identity = Identity::of(interface)?;
+        Ok(Self {
+            interface: interface.to_owned(),
+            device: Device::open(interface, identity.ifindex)?,
+            kept: Kept::of(identity.ifindex, families),
+            identity,
+            guard,
+            may_close,
+        })
+    }
+
     /// Waits for the guard's end, and restores if it came without a word.
     fn keep(self, line: UnixStream) {
         prepare(self.may_close);
-        let Ok(End::Killed(held)) = self.wait(line) else {
-            return;
-        };
+        if let Ok(End::Killed(held)) = self.wait(line) {
+            self.restore_after_kill(held);
+        }
+    }
+
+    fn restore_after_kill(self, held: Option<HeldLink>) {
         // The line is one of many things that a dying process gives back, its lock another.
         wait_while(GUARD_LIMIT, || self.guard.is_alive());
         let (interface, guard) = (self.interface.clone(), self.guard);

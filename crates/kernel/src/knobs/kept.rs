@@ -10,7 +10,9 @@
 //! Limits: of a guard that is killed its keeper looked before the start. What somebody set
 //! meanwhile to the value of new instances is then taken for lost.
 
+use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use super::device::{Attribute, Device};
 use super::instances::Instances;
@@ -22,11 +24,45 @@ const LOSING_LRO: [&str; 1] = ["vmxnet3"];
 /// As the kernel calls it.
 const LRO: &str = "rx-lro";
 
+/// Where instances are asked of and set, made anew each time: the kernel's has a socket, which stays
+/// in the namespace that it was first used in.
+#[derive(Clone)]
+pub(crate) struct Families(Arc<dyn Fn() -> Box<dyn Family> + Send + Sync>);
+
+impl Families {
+    /// Of the kernel.
+    pub(crate) fn of_kernel() -> Self {
+        Self(Arc::new(|| Box::new(Netdev::new())))
+    }
+
+    /// Of a driver that is made up.
+    #[cfg(test)]
+    pub(crate) fn of(family: impl Fn() -> Box<dyn Family> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(family))
+    }
+
+    /// Does what may have a driver make its instances anew; they keep their settings, as far as the
+    /// kernel lets.
+    pub(crate) fn keeping<T>(&self, ifindex: u32, change: impl FnOnce() -> T) -> T {
+        let kept = Kept::of(ifindex, self);
+        let changed = change();
+        let _ = kept.put_back();
+        changed
+    }
+}
+
+impl fmt::Debug for Families {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Families").finish_non_exhaustive()
+    }
+}
+
 /// Instances as they were.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Kept {
     ifindex: u32,
     instances: Vec<Napi>,
+    families: Families,
 }
 
 /// What new instances begin with.
@@ -39,9 +75,13 @@ struct Fresh {
 
 impl Kept {
     /// Of an interface as it is now; of none if the kernel does not tell.
-    pub(crate) fn of(ifindex: u32) -> Self {
-        let instances = Netdev::new().instances(ifindex).unwrap_or_default();
-        Self { ifindex, instances }
+    pub(crate) fn of(ifindex: u32, families: &Families) -> Self {
+        let instances = (families.0)().instances(ifindex).unwrap_or_default();
+        Self {
+            ifindex,
+            instances,
+            families: families.clone(),
+        }
     }
 
     /// Puts back what was lost since. How many settings were.
@@ -53,7 +93,7 @@ impl Kept {
         if self.instances.is_empty() {
             return Ok(0);
         }
-        let count = self.put_back_by(&mut Netdev::new(), Fresh::of(self.ifindex))?;
+        let count = self.put_back_by(&mut *(self.families.0)(), Fresh::of(self.ifindex))?;
         Ok(count + usize::from(renew_offload(self.ifindex)?))
     }
 
@@ -163,6 +203,7 @@ mod tests {
         let kept = Kept {
             ifindex: 1,
             instances,
+            families: Families::of_kernel(),
         };
         change(&mut driver);
         let driver = Arc::new(Mutex::new(driver));

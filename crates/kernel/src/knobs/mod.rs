@@ -29,7 +29,7 @@
 mod closed;
 mod device;
 #[cfg(test)]
-mod fake_driver;
+pub(crate) mod fake_driver;
 mod grouping;
 mod guarding;
 mod heartbeat;
@@ -62,7 +62,8 @@ pub use grouping::Regrouping;
 pub use guarding::{Guarding, file_of_guard, owner};
 pub use heartbeat::Heartbeat;
 pub use keeper::Keeper;
-pub(crate) use kept::Kept;
+pub(crate) use kept::Families;
+use kept::Kept;
 use lock::Lock;
 use napi::Family;
 pub use napi::{Napi, Netdev};

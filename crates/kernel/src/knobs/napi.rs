@@ -68,7 +68,7 @@ pub(crate) struct Change {
 
 /// Where instances are asked of and set. A trait, so that tests can have drivers of
 /// every kind.
-pub(super) trait Family: fmt::Debug + Send {
+pub(crate) trait Family: fmt::Debug + Send {
     /// As [`Netdev::instances`].
     fn instances(&mut self, ifindex: u32) -> io::Result<Vec<Napi>>;
     /// Changes one instance. `None` if the kernel has none of this id now.

@@ -8,7 +8,9 @@ use super::*;
 use crate::iproute::ip;
 use crate::knobs::DEFER_MARK;
 use crate::knobs::device::{Attribute, netns_cookie};
+use crate::knobs::fake_driver::Losing;
 use crate::namespace;
+use crate::pass_all::PassAll;
 
 const TURNED: [(Attribute, u64); 2] = [
     (Attribute::NapiDeferHardIrqs, DEFER_MARK as u64),
@@ -30,14 +32,7 @@ fn with_ward(guard: fn() -> Process, test: impl FnOnce(Ward, Knobs) + Send) {
         let identity = Identity::of("v0").unwrap();
         let guard = guard();
         let device = || Device::open("v0", identity.ifindex).unwrap();
-        let ward = Ward {
-            interface: "v0".to_owned(),
-            device: device(),
-            identity: identity.clone(),
-            guard,
-            may_close: false,
-            kept: Kept::default(),
-        };
+        let ward = Ward::of("v0", guard, false, &Families::of_kernel()).unwrap();
         let netdev = Box::new(Netdev::new());
         let directory = Path::new(DIRECTORY);
         let mut knobs =
@@ -92,6 +87,23 @@ fn what_a_silent_guard_has_turned_is_put_back_and_stays_recorded() {
             assert!(matches!(keeper.join().unwrap(), Ok(End::Killed(None))));
         },
     );
+}
+
+/// A build whose keeper put none of that back passed all tests but those on virtual machines.
+#[test]
+fn what_the_driver_loses_with_a_killed_guard_s_program_is_put_back() {
+    namespace::in_new(|| {
+        ip("link add v0 type veth peer name v1");
+        let driver = Losing::of(link::index("v0").unwrap());
+        let ward = Ward::of("v0", ended(), false, &driver.families()).unwrap();
+        // The guard's program came, and went with it.
+        let program = PassAll::attach("v0").unwrap();
+        assert!(!driver.has_its_settings());
+        drop(program);
+        ward.restore_after_kill(None);
+        assert!(driver.has_its_settings());
+    })
+    .unwrap();
 }
 
 /// Nothing was put back after that.
