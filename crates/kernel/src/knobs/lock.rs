@@ -66,6 +66,12 @@ impl Lock {
         Err(not_locked(&path, kept).into())
     }
 
+    /// Takes a lock that nobody has, in nobody's name: whoever wants it meanwhile tries again.
+    pub(crate) fn take_briefly(path: PathBuf) -> Option<Self> {
+        let file = try_lock(&path).ok()??;
+        Some(Self { path, _file: file })
+    }
+
     /// The living owner of a lock, if there is one.
     pub(crate) fn owner(path: &Path) -> Result<Option<u32>, RecordError> {
         let locked = Self::is_held(path)?;

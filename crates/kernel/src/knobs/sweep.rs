@@ -6,7 +6,8 @@
 //! Files go only if their namespace is dead for certain: of another boot, or the
 //! kernel says that its cookie and inode are nobody's. It is asked by a
 //! namespace's file handle (Linux 6.18); on older kernels the files stay until
-//! the next boot.
+//! the next boot. A status socket without lock and record goes wherever it is, if nobody listens:
+//! the inode of its namespace is not known any more.
 
 #![allow(
     unsafe_code,
@@ -18,9 +19,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use caps::{CapSet, Capability};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::closed;
 use super::device::{boot_id, netns_cookie, netns_inode};
@@ -30,6 +34,8 @@ use crate::host::is_first_user_namespace;
 
 /// What a guard of one interface may leave.
 const EXTENSIONS: [&str; 5] = ["json", "json.new", "sock", "lock", closed::EXTENSION];
+/// Those of them that tell of a guard.
+const TELLING: [&str; 3] = ["json", "lock", closed::EXTENSION];
 
 /// Removes what is certainly nobody's. What cannot be judged or removed stays.
 pub(super) fn sweep(directory: &Path) {
@@ -39,7 +45,11 @@ pub(super) fn sweep(directory: &Path) {
     // Where not even this namespace is found, the answer about others means
     // nothing.
     let kernel_tells = may_open_all() && open_namespace(cookie, inode).is_ok();
-    for (stem, other) in others(directory, cookie) {
+    for (stem, other) in all(directory) {
+        remove_deaf(&directory.join(format!("{stem}.sock")));
+        if other == cookie {
+            continue;
+        }
         let lock = directory.join(format!("{stem}.lock"));
         if Lock::may_be_owned(&lock) {
             continue;
@@ -59,9 +69,36 @@ pub(super) fn sweep(directory: &Path) {
     }
 }
 
+/// Removes a status socket that no other file tells of, if nobody listens. Who guards there has
+/// the lock as long as the socket is its own, and who starts meanwhile waits for it.
+fn remove_deaf(socket: &Path) {
+    let is_told = || {
+        let mut others = TELLING.iter().map(|it| socket.with_extension(it));
+        others.any(|other| other.exists())
+    };
+    if !is_told()
+        && is_deaf(socket)
+        && let Some(_held) = Lock::take_briefly(socket.with_extension("lock"))
+        && is_deaf(socket)
+    {
+        let _ = fs::remove_file(socket);
+    }
+}
+
+/// Whether it is a socket at which nobody listens. Who listens and takes nobody is not waited for.
+fn is_deaf(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let asked = || {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)
+    };
+    is_socket && asked() == Err(Errno::CONNREFUSED)
+}
+
 /// Names of files without their extension, as `eth0.4711`, with the cookies of
-/// their namespaces, which are not `here`.
-fn others(directory: &Path, here: u64) -> BTreeSet<(String, u64)> {
+/// their namespaces.
+fn all(directory: &Path) -> BTreeSet<(String, u64)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let stems = entries.filter_map(|entry| {
         let name = entry.file_name();
@@ -72,8 +109,7 @@ fn others(directory: &Path, here: u64) -> BTreeSet<(String, u64)> {
         })?;
         let stem = name.strip_suffix(extension)?.strip_suffix('.')?;
         let cookie = Path::new(stem).extension().and_then(OsStr::to_str)?;
-        let cookie = cookie.parse().ok().filter(|cookie| *cookie != here)?;
-        Some((stem.to_owned(), cookie))
+        Some((stem.to_owned(), cookie.parse().ok()?))
     });
     stems.collect()
 }
@@ -142,6 +178,7 @@ mod tests {
     use crate::namespace;
     use crate::process::Process;
     use std::fs::File;
+    use std::os::unix::net::UnixListener;
     use std::sync::mpsc::channel;
     use std::thread;
     use std::time::Duration;
@@ -252,6 +289,46 @@ mod tests {
         other.join().unwrap();
         kept.retain(|name| *name != of_living);
         assert!(is_swept(directory, &kept), "{:?}", names(directory));
+    }
+
+    /// A socket that outlived its lock stayed until the next boot, since nothing tells of its
+    /// namespace.
+    #[test]
+    fn a_socket_that_nothing_tells_of_goes_if_nobody_listens() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let listen = |name: &str| UnixListener::bind(directory.join(name)).unwrap();
+        let here = netns_cookie().unwrap();
+        for cookie in [here, 1] {
+            drop(listen(&format!("eth0.{cookie}.sock")));
+            let telling = format!("eth1.{cookie}");
+            drop(listen(&format!("{telling}.sock")));
+            fs::write(directory.join(format!("{telling}.closed")), "").unwrap();
+        }
+        // One that takes nobody any more.
+        let socket = directory.join("eth2.1.sock");
+        let _listening = listen("eth2.1.sock");
+        let address = SocketAddrUnix::new(&socket).unwrap();
+        let flags = SocketFlags::NONBLOCK;
+        let asking: Vec<_> = (0..10_000)
+            .map(|_| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap())
+            .take_while(|socket| connect(socket, &address).is_ok())
+            .collect();
+        assert!(asking.len() < 10_000);
+        // One that is about to listen.
+        drop(listen("eth3.1.sock"));
+        let starting = Lock::take_briefly(directory.join("eth3.1.lock")).unwrap();
+        sweep(directory);
+        let mut kept = vec!["eth2.1.sock", "eth3.1.lock", "eth3.1.sock"];
+        let of_closed = [here, 1]
+            .map(|cookie| ["closed", "sock"].map(|extension| format!("eth1.{cookie}.{extension}")));
+        kept.extend(of_closed.iter().flatten().map(String::as_str));
+        kept.sort_unstable();
+        assert_eq!(names(directory), kept);
+        drop(starting);
+        sweep(directory);
+        kept.retain(|name| !name.starts_with("eth3"));
+        assert_eq!(names(directory), kept);
     }
 
     #[test]
