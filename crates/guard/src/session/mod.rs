@@ -245,7 +245,7 @@ pub fn run(
         .map_err(SessionError::Console)?;
     let started = Instant::now();
     let answers = Answers::new(&interface, started, ledger, move || sender.snapshot());
-    let _status = StatusServer::start(&interface, answers.clone())?;
+    guarded.status = Some(StatusServer::start(&interface, answers.clone())?);
     if let Some(page) = metrics {
         page.serve(&interface, started, answers)?;
     }

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::governor::Governor;
 use crate::guard::{Guard, Regulated};
 use crate::presence::Absence;
-use crate::status::{Condition, Snapshot};
+use crate::status::{Condition, Snapshot, StatusServer};
 
 /// The work of a session. Each kind may fail for a moment. What is pending is under way on
 /// another thread, and asked for again soon.
@@ -100,9 +100,11 @@ pub(super) struct Guarded<'obj> {
     settings: Settings,
     /// What the interface is called now, if it was renamed.
     name: Option<String>,
-    // Fields are dropped in this order. The governor's limiter ends first: it must
+    // Fields are dropped in this order. The status socket goes first: with the lock that the knobs
+    // have, the next guard may start, and have a socket there. The governor's limiter must
     // not demote a thread that is the host's own again. Nor must one be moved to another
     // control group then. Settings are restored before the program is detached.
+    pub(super) status: Option<StatusServer>,
     governor: Governor,
     threads: Threads,
     pub(super) knobs: Knobs,
@@ -124,6 +126,7 @@ impl<'obj> Guarded<'obj> {
         Self {
             settings,
             name: None,
+            status: None,
             governor,
             threads: Threads::default(),
             knobs,
@@ -150,6 +153,7 @@ impl<'obj> Guarded<'obj> {
     /// it for the next guard of an interface that is there. Returns what could not be put back.
     pub(super) fn end(self, manager: &ServiceManager) -> Result<(), RestoreError> {
         let Self {
+            status,
             governor,
             threads,
             knobs,
@@ -157,6 +161,7 @@ impl<'obj> Guarded<'obj> {
             ..
         } = self;
         // In the order in which they are dropped.
+        drop(status);
         drop(governor);
         drop(threads);
         let is_gone = knobs.is_gone();
