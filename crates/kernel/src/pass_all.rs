@@ -48,6 +48,22 @@ impl PassAll {
         let link = XdpLink::attach(program.progs.pass_all.as_fd(), interface, ifindex)?;
         Ok(Self { _link: link })
     }
+
+    /// Refuses an interface that [`PassAll::attach`] refuses for another program there, or for a
+    /// driver without native XDP. Drivers outside of the kernel's source may take one all the
+    /// same: such a driver is tried, which may have it set up its rings anew. No other is.
+    ///
+    /// # Errors
+    ///
+    /// As [`PassAll::attach`].
+    pub fn require(interface: &str, ifindex: u32) -> Result<(), AttachError> {
+        match XdpLink::require_free(interface, ifindex) {
+            Err(AttachError::NoNativeXdp { .. }) => Self::attach(interface).map(drop),
+            // A veth's other end may have fewer queues by then.
+            Err(AttachError::FewerQueues { .. }) => Ok(()),
+            told => told,
+        }
+    }
 }
 
 pub(crate) fn load(place: &mut MaybeUninit<OpenObject>) -> Result<PassAllSkel<'_>, CallError> {

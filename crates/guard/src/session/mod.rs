@@ -44,8 +44,8 @@ use plimsoll_kernel::error::with_causes;
 use plimsoll_kernel::host;
 use plimsoll_kernel::knobs::{Keeper, Knobs, TurnError};
 use plimsoll_kernel::link;
+use plimsoll_kernel::pass_all::PassAll;
 use plimsoll_kernel::privileges::{drop_capabilities, outlive_overload};
-use plimsoll_kernel::xdp_link::XdpLink;
 
 use crate::governor::Governor;
 use crate::guard::{Guard, Storage};
@@ -278,7 +278,7 @@ fn load<'obj>(
     if before.is_none() {
         // A service manager tries again for ever, and what follows is dear.
         let interface = &settings.interface;
-        XdpLink::require_unused(interface, link::index(interface)?)?;
+        PassAll::require(interface, link::index(interface)?)?;
     }
     let mut guard = Guard::load(storage, &settings.guard)?;
     if let Some(known) = known {
