@@ -316,6 +316,7 @@ impl<'obj> Guard<'obj> {
         if let Some(hidden) = &mut self.hidden {
             ports = hidden.on_interval(Instant::now());
             self.program.set_receiving(hidden.receiving());
+            self.program.set_ethernet(hidden.ethernet());
         }
         if self.config.trust_tc {
             ports.trust_programs();

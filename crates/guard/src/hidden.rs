@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
+use std::mem::take;
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
@@ -146,6 +147,8 @@ struct Others {
     ports: Ports,
     /// Interfaces by which this host receives what comes in by the guarded one.
     receiving: BTreeSet<u32>,
+    /// As [`Above::ethernet`].
+    ethernet: BTreeSet<[u8; 6]>,
 }
 
 /// What is known of them in the current network namespace, where an interface is guarded. Rules may
@@ -156,6 +159,7 @@ pub(crate) struct Hidden {
     by_rules: Looks<Option<Ports>>,
     by_others: Looks<Option<Others>>,
     receiving: BTreeSet<u32>,
+    ethernet: BTreeSet<[u8; 6]>,
 }
 
 impl Hidden {
@@ -172,6 +176,7 @@ impl Hidden {
             by_rules: Looks::begin_with(generation, move || by_rules().map(Some)),
             by_others: Looks::begin(move || by_others().map(Some)),
             receiving: BTreeSet::new(),
+            ethernet: BTreeSet::new(),
         }
     }
 
@@ -180,6 +185,7 @@ impl Hidden {
         let mut ports = Ports::default();
         let others = self.by_others.on_interval(now).map(|others| {
             self.receiving = others.receiving;
+            self.ethernet = others.ethernet;
             others.ports
         });
         for told in [self.by_rules.on_interval(now), others] {
@@ -195,6 +201,12 @@ impl Hidden {
     /// known.
     pub(crate) const fn receiving(&self) -> &BTreeSet<u32> {
         &self.receiving
+    }
+
+    /// The Ethernet addresses of this host where a bridge hands on what is for others, as far as they
+    /// are known.
+    pub(crate) const fn ethernet(&self) -> &BTreeSet<[u8; 6]> {
+        &self.ethernet
     }
 }
 
@@ -219,7 +231,8 @@ fn by_rules(ifindex: u32) -> io::Result<Ports> {
 }
 
 fn by_others(ifindex: u32) -> io::Result<Others> {
-    let above = link::above(ifindex)?;
+    let mut above = link::above(ifindex)?;
+    let ethernet = take(&mut above.ethernet);
     let mut ports = Ports::default();
     for (taker, are_there) in [
         (Taker::Tc, !tc_takers(ifindex)?.is_empty()),
@@ -239,6 +252,7 @@ fn by_others(ifindex: u32) -> io::Result<Others> {
     Ok(Others {
         ports,
         receiving: receiving(ifindex, above),
+        ethernet,
     })
 }
 

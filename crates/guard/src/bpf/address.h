@@ -30,6 +30,25 @@ static __always_inline enum destination destination_class(const struct packet *p
 	return class ? *class & ADDRESS_CLASS : DESTINATION_FORWARD;
 }
 
+/*
+ * Whether a bridge hands a frame on to another host, which may have this host's IP address as well
+ * (direct server return): it is for none of this host's Ethernet addresses. Of 4,096 other ones one
+ * has the hash of one of these, and is taken for it. A function of its own for the stack.
+ */
+__noinline int is_bridged_on(struct xdp_md *ctx)
+{
+	__u8 bytes[ETH_ALEN];
+	__u32 first, hash;
+	__u16 last;
+
+	if (bpf_xdp_load_bytes(ctx, 0, bytes, sizeof(bytes)) || bytes[0] & 1)
+		return false;
+	__builtin_memcpy(&first, bytes, sizeof(first));
+	__builtin_memcpy(&last, bytes + sizeof(first), sizeof(last));
+	hash = (first ^ last * ETHERNET_MIXER) * ETHERNET_MIXER >> ETHERNET_SHIFT;
+	return !(settings.ethernet[hash / 64 % ETHERNET_WORDS] >> hash % 64 & 1);
+}
+
 /* Whether an address is one of the guarded interface itself. */
 static __always_inline bool is_of_interface(const struct address *address)
 {

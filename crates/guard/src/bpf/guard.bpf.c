@@ -70,6 +70,8 @@ static __always_inline void judge_transport(struct xdp_md *ctx, const struct pac
 static __always_inline void judge_ip(struct xdp_md *ctx, struct packet *packet,
 				     enum destination destination, struct verdict *verdict)
 {
+	if (destination == DESTINATION_LOCAL && settings.bridged && is_bridged_on(ctx))
+		destination = DESTINATION_FORWARD;
 	if (destination == DESTINATION_FORWARD) {
 		verdict->kind = KIND_FORWARD;
 		return;

@@ -150,6 +150,10 @@ enum limit {
 	UNCLAIMED_PORTS = 65536,
 	/* Of 64 interfaces each, by the low bits of their indices. */
 	RECEIVING_WORDS = 16,
+	/* Bits of Ethernet addresses, in words of 64; an odd number and a shift of their hash. */
+	ETHERNET_WORDS = 64,
+	ETHERNET_MIXER = 0x1e3779b1,
+	ETHERNET_SHIFT = 20,
 	/* What is known of them is reviewed every 2^25 ns, about 34 ms, … */
 	REVIEW_TICKS_SHIFT = 3,
 	/* … and forgotten 4.3 s after the stack last refused a packet. */
@@ -408,6 +412,7 @@ struct settings {
 	__u8 tracking; /* connection tracking knows connections */
 	__u8 hiding; /* HIDDEN_SOMEWHERE, MAY_LEAVE, and HIDDEN_TCP and HIDDEN_UDP if every port may be */
 	__u8 steered; /* packets are handed to other CPUs before their socket is found (RPS) */
+	__u8 bridged; /* a bridge is above, which hands on what is for others' Ethernet addresses */
 	__u8 enslaved; /* the guarded interface belongs to a bridge, a bond or a VRF */
 	__u8 redirects_answers; /* instead of sending them by XDP_TX (refusals.h) */
 	/* The guarded interface; no answer is sent before it is known (0). */
@@ -420,6 +425,8 @@ struct settings {
 	struct address frequent[FREQUENT_ADDRESSES];
 	/* A bit for each interface by which packets may come that the guarded one received. */
 	__u64 receiving[RECEIVING_WORDS];
+	/* Of a bridge's port: a bit for each Ethernet address of this host, by its hash. */
+	__u64 ethernet[ETHERNET_WORDS];
 };
 
 /* Protected packets that one CPU admitted, by enum protection. */

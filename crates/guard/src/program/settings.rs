@@ -76,6 +76,23 @@ impl Program<'_> {
         self.settings().receiving = words;
     }
 
+    /// Tells the program this host's Ethernet addresses, where a bridge hands on what is for others; none:
+    /// there is no bridge.
+    pub(crate) fn set_ethernet(&mut self, addresses: &BTreeSet<[u8; 6]>) {
+        const MIXER: u32 = types::limit::ETHERNET_MIXER.0;
+        let mut words = [0; types::limit::ETHERNET_WORDS.0 as usize];
+        for [a, b, c, d, e, f] in addresses {
+            let first = u32::from_ne_bytes([*a, *b, *c, *d]);
+            let last = u32::from(u16::from_ne_bytes([*e, *f]));
+            let hash = (first ^ last.wrapping_mul(MIXER)).wrapping_mul(MIXER);
+            let bit = (hash >> types::limit::ETHERNET_SHIFT.0) as usize;
+            words[bit / 64 % words.len()] |= 1 << (bit % 64);
+        }
+        let settings = self.settings();
+        settings.ethernet = words;
+        settings.bridged = (!addresses.is_empty()).into();
+    }
+
     /// Tells the program which IP protocols tunnels of this host take, a bit for each; 0 are frames
     /// without an IP header.
     pub(crate) fn set_tunnels(&mut self, protocols: u64) {

@@ -22,5 +22,6 @@ mod old_pressure;
 mod owner;
 mod programs_above;
 mod queues;
+mod same_address;
 mod steered;
 mod taken_by_tc;

@@ -20,12 +20,16 @@ pub struct Above {
     pub refusing: Option<u32>,
     /// Flows of Open vSwitch decide who gets a frame.
     pub has_open_vswitch: bool,
+    /// Where one of them is a bridge, which hands on what is for other hosts: the Ethernet addresses of
+    /// all interfaces of this host, since what is for one of these may come back to it. Else none.
+    pub ethernet: BTreeSet<[u8; 6]>,
 }
 
 /// Kinds of devices that stand on another one, and get packets that it receives.
 const STANDING: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
 /// The kind of this host's ports at Open vSwitch, and of what all ports there belong to.
 const OPEN_VSWITCH: &str = "openvswitch";
+const BRIDGE: &str = "bridge";
 
 /// What is above an interface of the current network namespace.
 ///
@@ -49,6 +53,11 @@ pub fn above(ifindex: u32) -> io::Result<Above> {
             master: attributes.get_master().ok(),
             below: attributes.get_link().ok().filter(|_| stands),
             is_open_vswitch: kind == OPEN_VSWITCH,
+            is_bridge: kind == BRIDGE,
+            ethernet: attributes
+                .get_address()
+                .ok()
+                .and_then(|it| it.try_into().ok()),
             runs_xdp: xdp.is_ok_and(|mode| mode != 0),
         });
     }
@@ -63,6 +72,9 @@ struct Stacked {
     /// On which it stands.
     below: Option<u32>,
     is_open_vswitch: bool,
+    is_bridge: bool,
+    /// Its address.
+    ethernet: Option<[u8; 6]>,
     runs_xdp: bool,
 }
 
@@ -100,6 +112,10 @@ fn above_of(ifindex: u32, all: &[Stacked]) -> Above {
         .iter()
         .find(|one| one.runs_xdp && one.is_directly_above(own));
     above.refusing = refusing.map(|one| one.index);
+    let is_bridged = |one: &Stacked| one.is_bridge && above.interfaces.contains(&one.index);
+    if all.iter().any(is_bridged) {
+        above.ethernet = all.iter().filter_map(|one| one.ethernet).collect();
+    }
     above
 }
 
@@ -134,6 +150,30 @@ mod tests {
                 "and not what is above its other end"
             );
             assert_eq!(above("br0"), of(&[]));
+        })
+        .expect("this test makes a network namespace and needs root: run `sudo make test`");
+    }
+
+    /// Needs root.
+    #[test]
+    fn all_addresses_of_this_host_are_known_below_a_bridge_alone() {
+        namespace::in_new(|| {
+            for words in [
+                "link add v0 address 02:00:00:00:00:01 type veth peer name v1",
+                "link set v1 address 02:00:00:00:00:02",
+                "link add link v0 name m0 address 02:00:00:00:00:03 type macvlan mode bridge",
+                "link add br0 address 02:00:00:00:00:04 type bridge",
+            ] {
+                ip(words);
+            }
+            let of = |name| above(index(name).unwrap()).unwrap().ethernet;
+            assert_eq!(of("v0"), BTreeSet::new(), "no bridge is above");
+            ip("link set m0 master br0");
+            let mut known = BTreeSet::from([1, 2, 3, 4].map(|last| [2, 0, 0, 0, 0, last]));
+            known.insert([0; 6]); // loopback's
+            assert_eq!(of("v0"), known);
+            assert_eq!(of("m0"), known);
+            assert_eq!(of("br0"), BTreeSet::new());
         })
         .expect("this test makes a network namespace and needs root: run `sudo make test`");
     }
