@@ -19,7 +19,6 @@ use plimsoll_kernel::traffic_control;
 use serde::{Deserialize, Serialize};
 
 use crate::looks::Looks;
-use crate::owner::SOCKETS_MAX;
 use crate::owner::diag::{self, Protocol};
 
 /// Of more ports at once it is not told which they are.
@@ -244,10 +243,13 @@ fn by_others(ifindex: u32) -> io::Result<Others> {
         }
     }
     if !above.interfaces.is_empty() {
-        let is_hidden = |socket: &diag::Socket| above.interfaces.contains(&socket.interface);
-        let (hidden, _) = diag::sockets(SOCKETS_MAX, is_hidden)?;
-        let port = |socket: &diag::Socket| (socket.protocol, socket.port);
-        ports.some.extend(hidden.iter().map(port));
+        // However many sockets these are, they have no more ports than there are.
+        diag::each(|socket| {
+            if above.interfaces.contains(&socket.interface) {
+                ports.some.insert((socket.protocol, socket.port));
+            }
+            true
+        })?;
     }
     Ok(Others {
         ports,
@@ -274,10 +276,69 @@ pub(crate) fn tc_takers(ifindex: u32) -> io::Result<BTreeSet<String>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
     use std::time::Duration;
 
+    use nix::sched::{CloneFlags, unshare};
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    use nix::sys::socket::{
+        AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
+    };
+
+    use plimsoll_kernel::namespace;
+
     use super::*;
+    use crate::program::test_host::ip;
+
+    /// Of 20,000 sockets above it was known, and those beyond were judged by others' queues. Needs root.
+    #[test]
+    fn however_many_sockets_are_bound_above_all_their_ports_are_known() {
+        const FIRST: u16 = 20_000;
+        const EACH: u16 = 10_050;
+        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert!(
+            most > u64::from(EACH) + 100,
+            "a process may open {most} files"
+        );
+        setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+        let bound = |port| {
+            let datagrams = SockType::Datagram;
+            let made = socket(AddressFamily::Inet, datagrams, SockFlag::empty(), None).unwrap();
+            setsockopt(&made, sockopt::BindToDevice, &"br0".into()).unwrap();
+            bind(made.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port)).unwrap();
+            made
+        };
+        let step = Barrier::new(3);
+        // A process may have fewer open files. So each of two threads has its own.
+        let hold = |first: u16| {
+            unshare(CloneFlags::CLONE_FILES).unwrap();
+            let sockets: Vec<_> = (first..first + EACH).map(bound).collect();
+            step.wait();
+            step.wait();
+            drop(sockets);
+        };
+        let inside = || {
+            ip("link set lo up");
+            ip("link add v0 type veth peer name v1");
+            ip("link add br0 type bridge");
+            ip("link set v0 master br0");
+            thread::scope(|scope| {
+                scope.spawn(|| hold(FIRST));
+                scope.spawn(|| hold(FIRST + EACH));
+                step.wait();
+                let known = link::index("v0").map(by_others);
+                step.wait();
+                known.unwrap().unwrap().ports.some
+            })
+        };
+        let known = namespace::in_new(inside)
+            .expect("this test makes a network namespace and needs root: run `sudo make test`");
+        let all = (FIRST..FIRST + 2 * EACH).map(|port| (Protocol::Udp, port));
+        assert!(known.into_iter().eq(all));
+    }
 
     /// A kernel that refused was taken for one that has no such sockets, and nobody was told.
     #[test]
@@ -302,7 +363,7 @@ mod tests {
         TELLS.store(true, Ordering::Relaxed);
         for hidden in &mut known {
             let told = (1..10_000).any(|look| {
-                std::thread::sleep(Duration::from_millis(1));
+                thread::sleep(Duration::from_millis(1));
                 let ports = hidden.on_interval(begun + look * Duration::from_secs(1));
                 ports == Ports::default()
             });

@@ -53,32 +53,35 @@ pub(crate) fn sockets(
     limit: usize,
     is_meant: impl Fn(&Socket) -> bool,
 ) -> io::Result<(Vec<Socket>, bool)> {
-    let mut found = Found {
-        sockets: Vec::new(),
-        limit,
-        is_meant,
-    };
+    let mut found = Vec::new();
+    let has_all = each(|socket| {
+        if !is_meant(&socket) {
+            return true;
+        }
+        let has_room = found.len() < limit;
+        found.extend(has_room.then_some(socket));
+        has_room
+    })?;
+    Ok((found, !has_all))
+}
+
+/// Hands on one after the other, until `take` wants no more. Whether it got all.
+pub(crate) fn each(mut take: impl FnMut(Socket) -> bool) -> io::Result<bool> {
     for family in [libc::AF_INET, libc::AF_INET6] {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
-            if !dump(family, protocol, &mut found)? {
-                return Ok((found.sockets, true));
+            if !dump(family, protocol, &mut take)? {
+                return Ok(false);
             }
         }
     }
-    Ok((found.sockets, false))
+    Ok(true)
 }
 
-struct Found<M> {
-    sockets: Vec<Socket>,
-    limit: usize,
-    is_meant: M,
-}
-
-/// Adds one kind of sockets; false if there is no room for all.
+/// The same of one kind of sockets.
 fn dump(
     family: i32,
     protocol: Protocol,
-    found: &mut Found<impl Fn(&Socket) -> bool>,
+    take: &mut impl FnMut(Socket) -> bool,
 ) -> io::Result<bool> {
     let mut header = ReqV2 {
         family: u8::try_from(family).expect("a small number"),
@@ -88,12 +91,12 @@ fn dump(
         Protocol::Udp => {
             header.protocol = u8::try_from(libc::IPPROTO_UDP).expect("a small number");
             header.states = u32::MAX;
-            collect(&Request::new().op_udp_diag_dump(&header), protocol, found)
+            collect(&Request::new().op_udp_diag_dump(&header), protocol, take)
         }
         Protocol::Tcp => {
             header.protocol = u8::try_from(libc::IPPROTO_TCP).expect("a small number");
             header.states = 1 << TcpState::Listen as u32;
-            collect(&Request::new().op_tcp_diag_dump(&header), protocol, found)
+            collect(&Request::new().op_tcp_diag_dump(&header), protocol, take)
         }
     }
 }
@@ -112,7 +115,7 @@ fn by_module(refusal: io::Error) -> io::Error {
 fn collect<R>(
     request: &R,
     protocol: Protocol,
-    found: &mut Found<impl Fn(&Socket) -> bool>,
+    take: &mut impl FnMut(Socket) -> bool,
 ) -> io::Result<bool>
 where
     R: for<'a> NetlinkRequest<ReplyType<'a> = (Msg, IterableReplyAttrs<'a>)>,
@@ -134,13 +137,9 @@ where
             user: message.uid,
             control_group: attributes.get_cgroup_id().ok(),
         };
-        if !(found.is_meant)(&socket) {
-            continue;
-        }
-        if found.sockets.len() == found.limit {
+        if !take(socket) {
             return Ok(false);
         }
-        found.sockets.push(socket);
     }
     Ok(true)
 }
