@@ -120,6 +120,7 @@ pub fn check(interface: &str) -> Result<Check, Error> {
             Path::new("/proc"),
             &packet_filter::has_rules(),
             &hidden::ports(ifindex).map(|ports| ports.every),
+            host::tracking_unasked().filter(|_| host::translates()),
         ),
         filters::traffic_control(&hidden::tc_takers(ifindex)),
         filters::above(&link::above(ifindex)),

@@ -137,9 +137,8 @@ impl<'obj> Guard<'obj> {
         host::check()?;
         // libbpf would print to standard error; its answer is in our errors.
         libbpf_rs::set_print(None);
-        // Before: what comes meanwhile may not be bound to.
-        let tracking = Tracking::at_load(host::lets_programs_ask_tracking());
         let program = Program::load(storage, host::numa_nodes(), cpus)?;
+        let tracking = Tracking::of(program.asks_tracking());
         let mut guard = Self {
             attachment: Attachment::default(),
             refusals: None,

@@ -2,8 +2,10 @@
 //!
 //! The kernel binds a program to connection tracking's functions when it is loaded. Where that is a
 //! module, it comes with the first rule that wants it: that of a container engine, say, which starts
-//! after the guard. Then the program asks nobody, until the next start. A packet that is translated
-//! looks like one for a socket of this host that has its port. So no socket is guarded then.
+//! after the guard. Nor is the program bound where the module does not describe its types, or its
+//! loader may not read them (it takes `CAP_SYS_ADMIN`). Then the program asks nobody, until the next
+//! start. The program itself tells: what files of the host promise is not what it got. A packet that is
+//! translated looks like one for a socket of this host that has its port. So no socket is guarded then.
 
 /// What is known of that.
 #[derive(Debug)]
@@ -13,10 +15,10 @@ pub(crate) struct Tracking {
 }
 
 impl Tracking {
-    /// Of a program that is loaded now, with or without connection tracking in the kernel.
-    pub(crate) const fn at_load(is_there: bool) -> Self {
+    /// Of a loaded program, which asks or not.
+    pub(crate) const fn of(is_asked: bool) -> Self {
         Self {
-            is_asked: is_there,
+            is_asked,
             is_missed: false,
         }
     }
@@ -35,10 +37,10 @@ mod tests {
 
     #[test]
     fn what_translates_and_was_not_there_is_missed_from_then_on() {
-        let mut late = Tracking::at_load(false);
+        let mut late = Tracking::of(false);
         let seen = [false, true, false].map(|translates| late.is_missed(|| translates));
         assert_eq!(seen, [false, true, true]);
-        let mut there = Tracking::at_load(true);
+        let mut there = Tracking::of(true);
         assert!(!there.is_missed(|| unreachable!("it is not asked for any more")));
     }
 }

@@ -264,18 +264,31 @@ pub fn tracks_connections() -> bool {
     may_be_so(count, |count| count != "0")
 }
 
-/// Whether a program that is loaded now can ask the kernel's connection tracking. As a module it comes
-/// with the first rule that wants it, and must describe its types.
-#[must_use]
-pub fn lets_programs_ask_tracking() -> bool {
-    lets_programs_ask_tracking_in(Path::new("/sys"))
+/// Why a program that this process loads cannot ask the kernel's connection tracking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrackingUnasked {
+    /// It is a module that has not been loaded, or does not describe its types.
+    NoTypes,
+    /// This process may not read the types of modules: that takes `CAP_SYS_ADMIN`.
+    NoPrivilege,
 }
 
-fn lets_programs_ask_tracking_in(sys: &Path) -> bool {
+/// Why it cannot be asked by a program that this process loads now; `None` if it can.
+#[must_use]
+pub fn tracking_unasked() -> Option<TrackingUnasked> {
+    let may = caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN);
+    tracking_unasked_in(Path::new("/sys"), may.unwrap_or(false))
+}
+
+fn tracking_unasked_in(sys: &Path, may_read_modules: bool) -> Option<TrackingUnasked> {
     let module = sys.join("module/nf_conntrack");
     // What is built in is described with the kernel, and was never loaded.
     let is_built_in = module.exists() && !module.join("initstate").exists();
-    is_built_in || sys.join("kernel/btf/nf_conntrack").exists()
+    match sys.join("kernel/btf/nf_conntrack").exists() {
+        _ if is_built_in => None,
+        false => Some(TrackingUnasked::NoTypes),
+        true => (!may_read_modules).then_some(TrackingUnasked::NoPrivilege),
+    }
 }
 
 /// Whether connections of this network namespace may be translated: the module that does it is there,
@@ -367,17 +380,18 @@ mod tests {
         }
     }
 
-    /// A module without a description of its types was taken for one that can be asked.
+    /// A module without a description of its types was taken for one that can be asked. So was each for
+    /// a process that may not read such descriptions.
     #[test]
     fn connection_tracking_can_be_asked_where_its_types_are_known() {
-        for (files, can_ask) in [
-            (&[][..], false),
-            (&["module/nf_conntrack/parameters/hashsize"][..], true),
-            (&["module/nf_conntrack/initstate"][..], false),
-            (
-                &["module/nf_conntrack/initstate", "kernel/btf/nf_conntrack"][..],
-                true,
-            ),
+        use TrackingUnasked::{NoPrivilege, NoTypes};
+        let loaded = "module/nf_conntrack/initstate";
+        let described = "kernel/btf/nf_conntrack";
+        for (files, by_all, by_few) in [
+            (&[][..], Some(NoTypes), Some(NoTypes)),
+            (&["module/nf_conntrack/parameters/hashsize"][..], None, None),
+            (&[loaded][..], Some(NoTypes), Some(NoTypes)),
+            (&[loaded, described][..], None, Some(NoPrivilege)),
         ] {
             let sys = tempfile::tempdir().unwrap();
             for file in files {
@@ -385,8 +399,8 @@ mod tests {
                 fs::create_dir_all(file.parent().unwrap()).unwrap();
                 fs::write(file, "").unwrap();
             }
-            let told = lets_programs_ask_tracking_in(sys.path());
-            assert_eq!(told, can_ask, "{files:?}");
+            let told = [true, false].map(|may| tracking_unasked_in(sys.path(), may));
+            assert_eq!(told, [by_all, by_few], "{files:?}");
         }
     }
 

@@ -15,7 +15,7 @@ use plimsoll_kernel::link;
 use serde_json::Value;
 
 use super::Outcome;
-use super::manager::PASS_LINK;
+use super::manager::{AS_UNIT, PASS_LINK};
 use super::site::Site;
 
 pub(crate) const PROGRAM: &str = "/bin/plimsoll";
@@ -51,10 +51,18 @@ impl Guard {
         Self::start_with(site, &[])
     }
 
-    /// The same with more words.
+    /// The same with more words. It has the capabilities that the package's unit gives it.
     pub(crate) fn start_with(site: &Site, words: &[&str]) -> Outcome<Self> {
-        let mut command = Command::new(PROGRAM);
-        command.args(["guard", &site.device, "--json", "-", "--standby=false"]);
+        let mut command = Command::new("/init");
+        command.args([
+            AS_UNIT,
+            PROGRAM,
+            "guard",
+            &site.device,
+            "--json",
+            "-",
+            "--standby=false",
+        ]);
         command.args(words);
         Self::spawn(command)
     }

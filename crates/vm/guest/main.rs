@@ -36,6 +36,11 @@ fn main() {
         eprintln!("guest: {error}");
         std::process::exit(1);
     }
+    if std::env::args().nth(1).as_deref() == Some(manager::AS_UNIT) {
+        let error = manager::as_unit();
+        eprintln!("guest: {error}");
+        std::process::exit(1);
+    }
     if let Err(error) = prepare().and_then(|orders| Report::new()?.run(&orders)) {
         eprintln!("guest: {error}");
     }

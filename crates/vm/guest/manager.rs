@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
+use caps::CapSet;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::Outcome;
@@ -24,6 +25,27 @@ pub(crate) const PASS_LINK: &str = "pass-link";
 const SOCKET: &str = "/run/notify";
 const FIRST_PASSED: i32 = 3;
 const DETACH_LIMIT: Duration = Duration::from_secs(10);
+
+/// The word that makes this program run another with the capabilities of the package's unit.
+pub(crate) const AS_UNIT: &str = "as-unit";
+const UNIT: &str = include_str!("../../../packaging/plimsoll-guard@.service");
+
+/// Becomes the program that the arguments name, which can have no other capabilities than those.
+pub(crate) fn as_unit() -> io::Error {
+    let kept = UNIT
+        .lines()
+        .find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let kept: Vec<&str> = kept.unwrap_or_default().split(' ').collect();
+    let others = caps::all().into_iter();
+    for other in others.filter(|it| !kept.contains(&it.to_string().as_str())) {
+        // One that this kernel does not know is nobody's.
+        let _ = caps::drop(None, CapSet::Bounding, other);
+    }
+    let mut words = std::env::args().skip(2);
+    Command::new(words.next().unwrap_or_default())
+        .args(words)
+        .exec()
+}
 
 /// Becomes the program that the arguments name, with standard input as the first passed
 /// descriptor. The process has to say its own number, so nobody else can do it.

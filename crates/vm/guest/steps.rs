@@ -252,10 +252,16 @@ fn no_more_lost(site: &Site, send: fn(&Site) -> Outcome<(u32, u32)>) -> Outcome 
         let (guard, _) = start(site)?;
         let guarded = Passed::of(site, send)?;
         let discarded = guard.not_admitted()?;
+        let unguarded = guard.unguarded()?;
         guard.stop()?;
         let found = format!("{guarded}, without the guard {stock}; {discarded} discarded");
         if discarded > 0 {
             return Err(found.into());
+        }
+        // This host translates. A guard that could not ask its connection tracking, a module, would
+        // guard no socket.
+        if unguarded != "[]" {
+            return Err(format!("{found}; unguarded: {unguarded}").into());
         }
         rounds.push(found);
         if guarded.lost() <= stock.lost() {

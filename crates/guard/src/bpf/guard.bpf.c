@@ -203,6 +203,13 @@ int plimsoll_guard(struct xdp_md *ctx)
 	return action(&verdict);
 }
 
+/* For the loader, which runs it once: whether connection tracking can be asked. */
+SEC("xdp")
+int plimsoll_asks_tracking(struct xdp_md *ctx)
+{
+	return bpf_ksym_exists(bpf_xdp_ct_lookup) && bpf_ksym_exists(bpf_ct_release);
+}
+
 /* The kernel throws a packet away. */
 SEC("tp_btf/kfree_skb")
 int BPF_PROG(plimsoll_refused, struct sk_buff *skb, void *location, enum skb_drop_reason reason)

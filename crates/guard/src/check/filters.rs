@@ -10,17 +10,20 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use plimsoll_kernel::host::TrackingUnasked;
 use plimsoll_kernel::link::{self, Above};
 
 use super::{Finding, Verdict, finding};
 use crate::hidden::{Taker, Unguarded};
 
-/// Files of `/proc` that tell, from `root`; whether `nf_tables` has rules; and of which protocols
-/// others than sockets may take every packet, if the kernel tells.
+/// Files of `/proc` that tell, from `root`; whether `nf_tables` has rules; of which protocols
+/// others than sockets may take every packet, if the kernel tells; and why a guard could not ask
+/// who translates, where somebody may.
 pub(super) fn filters(
     root: &Path,
     has_rules: &io::Result<bool>,
     unguarded: &io::Result<BTreeSet<Unguarded>>,
+    unasked: Option<TrackingUnasked>,
 ) -> Finding {
     let mut is_refused = false;
     let mut read = |path: &str| {
@@ -54,6 +57,7 @@ pub(super) fn filters(
         found.push("IPVS has services".to_owned());
     }
     found.extend(taken(unguarded));
+    found.extend(unasked.map(translated));
     if read("sys/net/ipv4/ip_forward").trim() == "1" {
         found.push("this host forwards".to_owned());
     }
@@ -99,6 +103,19 @@ fn taken(unguarded: &io::Result<BTreeSet<Unguarded>>) -> Vec<String> {
         )
     });
     said.collect()
+}
+
+/// That packets may be translated, and why a guard that starts now could not tell which.
+fn translated(unasked: TrackingUnasked) -> String {
+    let why = match unasked {
+        TrackingUnasked::NoTypes => "whose module does not describe its types",
+        TrackingUnasked::NoPrivilege => {
+            "which is a module: that takes CAP_SYS_ADMIN at the start, which it gives up then"
+        }
+    };
+    format!(
+        "packets may be translated, so no UDP queue and no listener is guarded, since a guard that is started now cannot ask connection tracking, {why}"
+    )
 }
 
 /// What of tc may take packets that come in, if the kernel tells.
@@ -190,6 +207,29 @@ pub(super) fn packet_readers(are_there: bool) -> Finding {
 mod tests {
     use super::*;
     use crate::owner::diag::Protocol;
+
+    fn filters(
+        root: &Path,
+        has_rules: &io::Result<bool>,
+        unguarded: &io::Result<BTreeSet<Unguarded>>,
+    ) -> Finding {
+        super::filters(root, has_rules, unguarded, None)
+    }
+
+    #[test]
+    fn why_translated_packets_could_not_be_told_is_told() {
+        let calm = tempfile::tempdir().unwrap();
+        let none = BTreeSet::new();
+        for (unasked, said) in [
+            (TrackingUnasked::NoTypes, "does not describe its types"),
+            (TrackingUnasked::NoPrivilege, "takes CAP_SYS_ADMIN"),
+        ] {
+            let told = super::filters(calm.path(), &Ok(false), &Ok(none.clone()), Some(unasked));
+            assert_eq!(told.verdict, Verdict::Limited);
+            assert!(told.found.contains("no UDP queue and no listener"));
+            assert!(told.found.contains(said), "{}", told.found);
+        }
+    }
 
     fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();

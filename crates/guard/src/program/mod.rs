@@ -210,6 +210,18 @@ impl<'obj> Program<'obj> {
         self.skeleton.progs.plimsoll_guard.as_fd()
     }
 
+    /// Whether the kernel has bound it to connection tracking's functions. If the kernel does not run it
+    /// to tell, it may not ask either.
+    pub(crate) fn asks_tracking(&self) -> bool {
+        let frame = [0; SHORTEST_FRAME_BYTES];
+        let input = ProgramInput {
+            data_in: Some(&frame),
+            ..ProgramInput::default()
+        };
+        let asks = self.skeleton.progs.plimsoll_asks_tracking.test_run(input);
+        asks.is_ok_and(|ran| ran.return_value != 0)
+    }
+
     /// From now on the program hears which UDP packets the stack refuses.
     pub(crate) fn watch_refusals(&self) -> Result<Link, Error> {
         let program = &self.skeleton.progs.plimsoll_refused;

@@ -271,7 +271,7 @@ fn where_translation_cannot_be_asked_no_socket_refuses_anything() {
         let _server = unread_server(20_000);
         let all = u64::from(FRAMES);
         let frame = from(OWN).udp(CLIENT, UDP_PORT, &[0; 16]);
-        let mut tracking = Tracking::at_load(false);
+        let mut tracking = Tracking::of(false);
         tracking.is_missed(|| true);
         guard.tracking = tracking;
         guard.refresh().unwrap();

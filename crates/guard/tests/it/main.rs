@@ -25,3 +25,4 @@ mod queues;
 mod same_address;
 mod steered;
 mod taken_by_tc;
+mod tracking;
