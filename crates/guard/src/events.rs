@@ -42,6 +42,8 @@ pub enum Event {
     SynCookies(SynCookies),
     /// No socket of a protocol is guarded from now on …
     Unguarded(Unguarded),
+    /// … what can be done about it, told once …
+    Remedy(&'static str),
     /// … or they are again, for all that this one does.
     Guarded(Unguarded),
     /// A channel discards from now on, or has not for a while.
@@ -63,6 +65,7 @@ impl fmt::Display for Event {
             Self::Shedding(false) => write!(f, "event=shedding_ended"),
             Self::SynCookies(decided) => write!(f, "event=syn_cookies {decided}"),
             Self::Unguarded(one) => write!(f, "event=unguarded {one}"),
+            Self::Remedy(remedy) => write!(f, "event=remedy: {remedy}"),
             Self::Guarded(one) => write!(f, "event=guarded {one}"),
             Self::Saturated {
                 channel: (kind, address, port),
@@ -132,8 +135,9 @@ impl Events {
         }
         let decided = condition.syn_cookies.as_ref();
         events.extend(decided.and_then(|decided| self.on_syn_cookies(decided, now)));
-        let unguarded = condition.unguarded.difference(&self.unguarded);
-        events.extend(unguarded.map(|one| Event::Unguarded(*one)));
+        let unguarded = || condition.unguarded.difference(&self.unguarded);
+        events.extend(unguarded().map(|one| Event::Unguarded(*one)));
+        events.extend(unguarded().find_map(Unguarded::remedy).map(Event::Remedy));
         let guarded = self.unguarded.difference(&condition.unguarded);
         events.extend(guarded.map(|one| Event::Guarded(*one)));
         self.unguarded.clone_from(&condition.unguarded);
@@ -304,6 +308,27 @@ mod tests {
         ];
         assert_eq!(told(&[tc]), changed);
         assert_eq!(told(&[]), ["event=guarded protocol=udp taker=tc"]);
+    }
+
+    /// Only the guide said that a new start helps.
+    #[test]
+    fn what_helps_where_translation_cannot_be_asked_is_told_once() {
+        let both = [Protocol::Udp, Protocol::Tcp].map(|protocol| Unguarded {
+            protocol,
+            taker: Taker::Translation,
+        });
+        let mut events = Events::default();
+        let mut told = || {
+            let mut snapshot = channels(0);
+            snapshot.condition.unguarded.extend(both);
+            lines(&mut events, &snapshot, Instant::now())
+        };
+        let [udp, tcp, remedy] = &told()[..] else {
+            panic!("three lines");
+        };
+        assert!(udp.starts_with("event=unguarded ") && tcp.starts_with("event=unguarded "));
+        assert!(remedy.contains("start it anew"), "{remedy}");
+        assert_eq!(told(), [""; 0]);
     }
 
     #[test]

@@ -96,6 +96,16 @@ impl Unguarded {
     }
 }
 
+impl Unguarded {
+    /// What the operator can do, where a new start of the guard helps.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        (self.taker == Taker::Translation).then_some(
+            "this guard could not ask connection tracking when it started: start it anew, after the module nf_conntrack (`plimsoll guard check` tells if something is missing for that)",
+        )
+    }
+}
+
 impl fmt::Display for Unguarded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "protocol={} taker={}", self.protocol(), self.taker())

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use plimsoll_guard::status::{ChannelStatus, ClassStatus, Condition, SourcesStatus, Status};
-use plimsoll_guard::{Heaviest, culprit};
+use plimsoll_guard::{Heaviest, Unguarded, culprit};
 
 /// A channel by kind and address.
 pub(super) fn name(channel: &ChannelStatus) -> String {
@@ -109,11 +109,14 @@ pub(super) fn syn_cookies(status: &Status) -> Option<String> {
 
 /// The protocols of which no socket is guarded, and why; `None` if there is none.
 pub(super) fn unguarded(status: &Status) -> Option<String> {
-    let all = status.condition.unguarded.iter();
+    let unguarded = &status.condition.unguarded;
+    let all = unguarded.iter();
     let all = all.map(|one| format!("{} ({})", one.protocol().to_uppercase(), one.taker()));
     let all: Vec<_> = all.collect();
     let since = "NOT GUARDED, since others may take their packets: ";
-    (!all.is_empty()).then(|| format!("{since}{}", all.join(", ")))
+    let remedy = unguarded.iter().find_map(Unguarded::remedy);
+    let remedy = remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));
+    (!all.is_empty()).then(|| format!("{since}{}{remedy}", all.join(", ")))
 }
 
 /// Whose packets are most of all that is offered: a channel, or a kind whose
