@@ -27,6 +27,14 @@ impl Footprint {
         )
     }
 
+    /// What an interrupt's handler replaces of whom it interrupts.
+    pub(crate) fn of_interrupts(profile: &Profile) -> Self {
+        Self::new(
+            profile.cost_or_zero("handler_pollution"),
+            profile.cost_or_zero("cache_turnover"),
+        )
+    }
+
     pub(crate) fn new(refill_ns: u64, turnover_ns: u64) -> Self {
         Self {
             refill_ns: refill_ns as f64,

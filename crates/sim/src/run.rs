@@ -82,6 +82,7 @@ fn build(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Engine, Er
             output_queue: profile.queue("output_queue")?,
             queues: adapter.queues.unwrap_or(1) as usize,
             transmit_batch: adapter.transmit_batch.unwrap_or(1),
+            announces_idle: adapter.announces_idle,
         };
         if sizes.transmit_batch > sizes.transmit_ring {
             let field = format!("adapter.{}.transmit_batch", adapter.name);

@@ -279,7 +279,7 @@ impl Host {
         if let Some(rest) = suspended.rest {
             let pollution = match suspended.running {
                 Running::Thread(thread) => {
-                    let device = if disturbs { self.pollution } else { 0 };
+                    let device = if disturbs { self.pollute(cpu) } else { 0 };
                     device + self.refetch(cpu, thread, u64::MAX)
                 }
                 _ => 0,
@@ -288,6 +288,19 @@ impl Host {
             self.agenda.set(cpu, now + rest + pollution);
         }
         self.note_begin(cpu);
+    }
+
+    /// What a device's interrupt has cost the thread that it interrupted on `cpu`, in ns: the less,
+    /// the sooner it came after another.
+    fn pollute(&mut self, cpu: usize) -> u64 {
+        if self.pollution.is_none() {
+            return 0;
+        }
+        let state = &mut self.cpus[cpu];
+        let worked = self.now - state.accounts.idle;
+        let last = state.disturbed.replace(worked);
+        self.pollution
+            .refill(last.map_or(u64::MAX, |last| worked - last))
     }
 
     /// What `thread`, which goes on on `cpu`, has to fetch into the caches again, in ns, `most` at

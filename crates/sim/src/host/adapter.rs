@@ -52,6 +52,8 @@ pub(crate) struct Adapter {
     pub(crate) transmit_enabled: bool,
     /// So many transmitted packets raise an interrupt.
     transmit_batch: usize,
+    /// And the last one that it had raises one.
+    announces_idle: bool,
 }
 
 /// How large an adapter is.
@@ -63,6 +65,7 @@ pub(crate) struct AdapterSizes {
     pub(crate) output_queue: u32,
     pub(crate) queues: usize,
     pub(crate) transmit_batch: u32,
+    pub(crate) announces_idle: bool,
 }
 
 impl Adapter {
@@ -109,6 +112,7 @@ impl Host {
             transmit_line,
             transmit_enabled: true,
             transmit_batch: sizes.transmit_batch as usize,
+            announces_idle: sizes.announces_idle,
         });
     }
 
@@ -195,10 +199,12 @@ impl Host {
         }
     }
 
-    /// Raises the transmit interrupt, if it is enabled and enough is completed.
+    /// Raises the transmit interrupt, if it is enabled and enough is completed, or, of an
+    /// adapter that announces it, the transmitter has nothing more.
     pub(crate) fn interrupt_transmit(&mut self, adapter: usize) {
         let device = &self.adapters[adapter];
-        if device.transmit_enabled && device.completed >= device.transmit_batch {
+        let idle = device.announces_idle && device.completed > 0 && device.transmit.is_empty();
+        if device.transmit_enabled && (idle || device.completed >= device.transmit_batch) {
             self.raise(self.adapters[adapter].transmit_line);
         }
     }

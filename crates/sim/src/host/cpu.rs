@@ -76,6 +76,9 @@ pub(crate) struct Cpu {
     /// What it takes to fetch again what software interrupts have replaced in the caches, in ns,
     /// since a thread ran.
     pub(crate) displaced: u64,
+    /// When a device's interrupt last replaced a thread's code and data in the caches, in ns
+    /// of work.
+    pub(crate) disturbed: Option<u64>,
     /// Another thread may have to run.
     pub(crate) reschedule: bool,
     /// The thread that runs is in a softirq: no other one runs before that is over.
@@ -116,6 +119,7 @@ impl Default for Cpu {
             left_process: 0,
             left_input: (0, 0),
             displaced: 0,
+            disturbed: None,
             reschedule: false,
             in_softirq: false,
             rotate: false,

@@ -154,8 +154,8 @@ pub(crate) struct Host {
     pub(crate) thread_switch_cost: u64,
     /// What packet input needs in the caches.
     pub(crate) input: Footprint,
-    /// What a device's or timer's interrupt costs the thread it interrupted, in ns.
-    pub(crate) pollution: u64,
+    /// What a device's or timer's interrupt replaces in the caches of the thread it interrupted.
+    pub(crate) pollution: Footprint,
     /// What the software interrupt's work on a packet costs the thread it interrupted, in ns.
     pub(crate) soft_pollution: u64,
     /// Time of interrupts counts as used by the interrupted thread (LRP-04).
@@ -231,7 +231,7 @@ impl Host {
                 .cost("thread_switch", "the scheduler")
                 .or_else(|_| profile.cost("context_switch", "the scheduler"))?,
             input: Footprint::of_input(profile),
-            pollution: profile.cost_or_zero("handler_pollution"),
+            pollution: Footprint::of_interrupts(profile),
             soft_pollution: profile.cost_or_zero("soft_pollution"),
             charges_interrupted: scheduler == Scheduler::DecayUsage,
             quantum_ns: (profile.quantum_ms * 1e6) as u64,

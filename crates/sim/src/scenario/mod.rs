@@ -97,6 +97,9 @@ pub struct Adapter {
     /// as in FreeBSD's `fxp`. Default 1: an interrupt each.
     #[serde(default)]
     pub transmit_batch: Option<u32>,
+    /// The transmitter interrupts also when it has sent all that it had. Default false.
+    #[serde(default)]
+    pub announces_idle: bool,
     /// Receive queues with an interrupt each, on CPUs 0, 1, …: receive-side
     /// scaling by a hash of the flow. At most 48 of all adapters. Default 1.
     #[serde(default)]

@@ -254,6 +254,33 @@ fn an_interrupt_pollutes_the_thread_it_interrupts() {
     assert!((450.0..=650.0).contains(&polluted), "{polluted}");
 }
 
+/// The second of two interrupts finds the less to replace, the sooner it comes. Each cost the
+/// whole, though the cost stands for caches with nothing left (`cache_turnover`).
+#[test]
+fn an_interrupt_soon_after_another_pollutes_less() {
+    let used = |pollution_ns: u64, rate_pps: u32| {
+        let text = format!(
+            "duration_ms = 1000\npath = {{ kind = \"batched-interrupts\" }}\n\
+             [[source]]\nname = \"source\"\nto = \"nobody\"\n\
+             traffic = {{ kind = \"constant\", rate_pps = {rate_pps} }}\n\
+             [[consumer]]\nname = \"nobody\"\nrole = {{ kind = \"deaf\" }}\n\
+             [[consumer]]\nname = \"worker\"\n\
+             role = {{ kind = \"compute\", demand = {{ kind = \"periodic\", period_us = 1000, busy_us = 500 }} }}\n"
+        );
+        let costs = [
+            ("handler_pollution", pollution_ns),
+            ("cache_turnover", 1_000_000),
+            ("interrupt_enter", 1_000),
+        ];
+        let outcome = common::simulate(&machine(&costs, 4000), &text);
+        (outcome.cpu.total_ns - outcome.cpu.idle_ns) as f64
+    };
+    let each = |rate_pps| (used(50_000, rate_pps) - used(0, rate_pps)) / f64::from(rate_pps);
+    let (often, seldom) = (each(2_000), each(100));
+    assert!(often > 100.0, "{often}");
+    assert!(seldom > 2.0 * often, "{seldom} {often}");
+}
+
 /// Protocol work in a software interrupt costs the thread that it interrupted, packet by
 /// packet, and not the packets' receiver.
 /// Shows LRP-05, LRP-06.

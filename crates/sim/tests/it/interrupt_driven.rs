@@ -405,6 +405,32 @@ fn one_interrupt_may_stand_for_many_transmissions() {
     same(interrupts(100), 1010.0);
 }
 
+/// A transmitter that announces that it has nothing more does so after each burst. Without,
+/// what is fewer than a batch is never announced (ST-58).
+#[test]
+fn a_transmitter_may_announce_that_it_has_nothing_more() {
+    let profile = machine(&ROUTER, 200);
+    let interrupts = |announces: bool| {
+        let text = format!(
+            r#"
+            duration_ms = 1000
+            path = {{ kind = "batched-interrupts" }}
+            adapter = [{{ name = "in" }}, {{ name = "out", transmit_batch = 128, announces_idle = {announces}, link = {{ rate_mbps = 10 }} }}]
+            [[source]]
+            name = "source"
+            to = "router"
+            traffic = {{ kind = "constant", rate_pps = 200, burst = 4 }}
+            [[consumer]]
+            name = "router"
+            role = {{ kind = "forward", out = "out" }}
+            "#
+        );
+        figure(&simulate(&profile, &text), "interrupts_hz")
+    };
+    // 50 bursts a second, of which an interrupt receives all four.
+    same(interrupts(true) - interrupts(false), 50.0 - 1.0);
+}
+
 /// A faster machine passes trigger states more often, and an off-chip timer takes as much of
 /// its time as of the slower one's (ST-65). Both rest on what the paper measured, which the
 /// profiles have as input.
