@@ -23,8 +23,8 @@ pub(crate) enum Kind {
     LastSegment,
     /// Answers a datagram.
     Reply,
-    /// Asks a source to send less, which none does.
-    SourceQuench,
+    /// An ICMP error of the host's own: no source heeds one.
+    IcmpError,
 }
 
 /// A packet: less than half a cache line, copied from queue to queue.

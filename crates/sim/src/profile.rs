@@ -86,6 +86,10 @@ pub const COSTS: &[(&str, &str)] = &[
         "source_quench",
         "making an ICMP source quench for a packet that was to be forwarded and found the output queue full, without driver_transmit; default 0: none is made",
     ),
+    (
+        "port_unreachable",
+        "making an ICMP error for a datagram whose port nobody has, beside protocol_input and without driver_transmit; default 0",
+    ),
     ("driver_transmit", "handing one packet to the adapter"),
     (
         "transmit_complete",

@@ -145,6 +145,7 @@ fn needs(scenario: &Scenario) -> Needs {
         disk: any(|role| matches!(role, Role::Capture { disk: true })),
         tcp: any(|role| matches!(role, Role::Web { .. } | Role::Listener {})),
         corrupt: scenario.sources.iter().any(|source| source.corrupt),
+        closed: any(|role| matches!(role, Role::Closed {})),
     }
 }
 
@@ -180,7 +181,7 @@ fn add_consumer(
     });
     let count = match consumer.role {
         Role::Web { processes, .. } => processes as usize,
-        Role::Forward { .. } | Role::Listener {} | Role::Deaf {} => 0,
+        Role::Forward { .. } | Role::Listener {} | Role::Deaf {} | Role::Closed {} => 0,
         _ => 1,
     };
     for process in 0..count {
@@ -234,6 +235,7 @@ fn endpoint_role(
         Role::Capture { .. } => (EndpointRole::Capture, Some("filter_queue")),
         Role::Web { .. } | Role::Listener {} => (EndpointRole::Tcp, Some("socket_queue")),
         Role::Compute { .. } => (EndpointRole::Datagram, None),
+        Role::Closed {} => (EndpointRole::Closed, Some("socket_queue")),
         _ => (EndpointRole::Datagram, Some("socket_queue")),
     })
 }

@@ -77,7 +77,7 @@ impl Engine {
             Slot::Outbound(adapter) => {
                 if let Some(packet) = host.poll_outbound(adapter) {
                     host.ledger.end();
-                    if packet.kind != Kind::SourceQuench {
+                    if packet.kind != Kind::IcmpError {
                         self.sources[usize::from(packet.source)].on_reply(host, &packet);
                     }
                 }

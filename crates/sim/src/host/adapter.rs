@@ -9,7 +9,7 @@ use crate::packet::{Fifo, Kind, Packet};
 use crate::trace::What;
 
 /// An ICMP error of 36 bytes in an IP packet, in the shortest frame.
-const SOURCE_QUENCH_BYTES: u16 = 64;
+const ICMP_ERROR_BYTES: u16 = 64;
 
 /// The part of a tag that tells flows of one source apart.
 pub(crate) const FLOW_MASK: u32 = 0xFFF;
@@ -233,7 +233,7 @@ impl Host {
         }
         match packet.kind {
             // Nobody waits for it.
-            Kind::SourceQuench => self.ledger.end(),
+            Kind::IcmpError => self.ledger.end(),
             _ => self.lose(packet, Place::OutputQueue),
         }
         if self.source_quench > 0 && packet.is_forwarded() {
@@ -251,12 +251,16 @@ impl Host {
     /// queue full, an ICMP source quench goes to the packet's source, by the adapter that the
     /// packet came by. UDP ignores it there.
     fn quench(&mut self, packet: &Packet) {
-        let adapter = self.source_adapters[usize::from(packet.source)];
-        self.owed += self.source_quench + self.start_cost(adapter);
+        self.owed += self.source_quench + self.reply_cost(packet);
+        self.send_icmp_error(packet);
+    }
+
+    /// Tells the source of `packet` of an error with it.
+    pub(crate) fn send_icmp_error(&mut self, packet: &Packet) {
         self.send_reply(Packet {
-            kind: Kind::SourceQuench,
+            kind: Kind::IcmpError,
             work: 0,
-            bytes: SOURCE_QUENCH_BYTES,
+            bytes: ICMP_ERROR_BYTES,
             ..*packet
         });
     }
@@ -328,7 +332,7 @@ impl Host {
         };
         device.completed += 1;
         // A router's output is what it was given to forward.
-        self.ledger.counts.transmitted += u64::from(packet.kind != Kind::SourceQuench);
+        self.ledger.counts.transmitted += u64::from(packet.kind != Kind::IcmpError);
         self.begin_transmission(adapter);
         if packet.is_forwarded() {
             // Forwarded: it has reached whom it was for.

@@ -26,12 +26,14 @@ pub(crate) enum EndpointRole {
     Capture,
     /// A listening TCP socket with its connections.
     Tcp,
+    /// A UDP port without a socket: an ICMP error answers each datagram.
+    Closed,
 }
 
 impl EndpointRole {
     fn full(self) -> Place {
         match self {
-            Self::Datagram | Self::Tcp | Self::Forward { .. } => Place::SocketQueue,
+            Self::Datagram | Self::Tcp | Self::Forward { .. } | Self::Closed => Place::SocketQueue,
             Self::Screen { .. } => Place::ScreeningQueue,
             Self::Capture => Place::FilterQueue,
         }
@@ -80,6 +82,7 @@ fn client(packet: &Packet) -> usize {
 pub(crate) struct ProtocolCosts {
     pub(crate) input: u64,
     pub(crate) control: u64,
+    pub(crate) port_unreachable: u64,
     pub(crate) forward: u64,
     pub(crate) forward_filter: u64,
     pub(crate) forward_output: u64,
@@ -111,6 +114,7 @@ pub(crate) struct Needs {
     pub(crate) disk: bool,
     pub(crate) tcp: bool,
     pub(crate) corrupt: bool,
+    pub(crate) closed: bool,
 }
 
 impl ProtocolCosts {
@@ -124,11 +128,11 @@ impl ProtocolCosts {
             }
         };
         let sockets = "a consumer with a socket";
-        let output = needs.sends || needs.forwards || needs.screens || needs.tcp;
+        let output = needs.sends || needs.forwards || needs.screens || needs.tcp || needs.closed;
         let (web, screen) = ("a TCP consumer", "a screening process");
         let process = needs.sockets || needs.screens || needs.captures || needs.tcp;
         Ok(Self {
-            input: get(needs.sockets, "protocol_input", sockets)?,
+            input: get(needs.sockets || needs.closed, "protocol_input", sockets)?,
             eager_penalty: get(needs.sockets, "eager_penalty", sockets)?,
             receive_call: get(needs.sockets, "receive_call", sockets)?,
             wakeup: get(process, "wakeup", "a process")?,
@@ -138,6 +142,7 @@ impl ProtocolCosts {
                 "protocol_control",
                 "a source of corrupt packets",
             )?,
+            port_unreachable: profile.cost_or_zero("port_unreachable"),
             forward: get(needs.forwards, "forward", "forwarding")?,
             forward_filter: get(needs.screens, "forward_filter", screen)?,
             forward_output: get(needs.screens, "forward_output", screen)?,
@@ -182,6 +187,9 @@ impl Host {
             (_, EndpointRole::Screen { .. }) => costs.forward_filter + self.wakeup_cost(endpoint),
             (_, EndpointRole::Capture) => costs.capture_filter + self.wakeup_cost(endpoint),
             (_, EndpointRole::Tcp) => costs.control,
+            (_, EndpointRole::Closed) => {
+                costs.input + costs.port_unreachable + self.reply_cost(packet)
+            }
         }
     }
 
@@ -193,6 +201,11 @@ impl Host {
         } else {
             0
         }
+    }
+
+    /// What handing an answer to `packet` to an adapter costs now.
+    pub(crate) fn reply_cost(&self, packet: &Packet) -> u64 {
+        self.start_cost(self.source_adapters[usize::from(packet.source)])
     }
 
     /// What waking a process of `endpoint` costs, if one sleeps.
@@ -216,6 +229,10 @@ impl Host {
             (Kind::Syn, EndpointRole::Tcp) => self.connection_request(packet),
             (Kind::Ack | Kind::Fin, EndpointRole::Tcp) => self.ledger.end(),
             (_, EndpointRole::Forward { out }) => self.send(out, packet),
+            (Kind::Datagram, EndpointRole::Closed) => {
+                self.lose(packet, Place::Protocol);
+                self.send_icmp_error(&packet);
+            }
             (Kind::Request, EndpointRole::Tcp)
             | (
                 Kind::Datagram,

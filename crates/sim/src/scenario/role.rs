@@ -76,6 +76,8 @@ pub enum Role {
     },
     /// A process that opened a socket and does not read it.
     Deaf {},
+    /// A UDP port that nobody has: an ICMP error (port unreachable) answers each datagram.
+    Closed {},
 }
 
 /// What a computing process wants.
@@ -130,7 +132,8 @@ impl Role {
             }
             | Self::Capture { .. }
             | Self::Listener {}
-            | Self::Deaf {} => Ok(()),
+            | Self::Deaf {}
+            | Self::Closed {} => Ok(()),
         }
     }
 }

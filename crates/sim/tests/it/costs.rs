@@ -50,6 +50,13 @@ const WORK: &str = r#"
     name = "clients"
     to = "web"
     traffic = { kind = "http", clients = 8, requests_per_connection = 2, response_bytes = 6000, timeout_ms = 10 }
+    [[source]]
+    name = "stray"
+    to = "closed"
+    traffic = { kind = "constant", rate_pps = 300 }
+    [[consumer]]
+    name = "closed"
+    role = { kind = "closed" }
     [[consumer]]
     name = "sink"
     queue = 4
@@ -403,4 +410,27 @@ fn a_process_that_loops_misses_what_others_use() {
     let each = used(meter, "consumer.meter.missed_per_delivered_us");
     assert!((each - 150.0).abs() < 1.0, "{each}");
     assert_eq!(used(meter, "cpu.idle_pct"), 0.0);
+}
+
+/// 4.4BSD answers each datagram for a port that nobody has: input, the error, handing it over and
+/// releasing it, all in the kernel. A listener without a process would cost the input alone.
+#[test]
+fn a_closed_port_costs_an_icmp_error_for_each_datagram() {
+    let text = "duration_ms = 1000\npath = { kind = \"batched-interrupts\" }\n\
+         [[source]]\nname = \"flood\"\nto = \"closed\"\n\
+         traffic = { kind = \"constant\", rate_pps = 1000 }\n\
+         [[consumer]]\nname = \"closed\"\nrole = { kind = \"closed\" }\n";
+    let costs = [
+        ("protocol_input", 20_000),
+        ("port_unreachable", 7_000),
+        ("driver_transmit", 10_000),
+        ("transmit_complete", 5_000),
+    ];
+    let outcome = common::simulate(&machine(&costs, 100), text);
+    let kernel = ["cpu.interrupt_pct", "cpu.soft_interrupt_pct"];
+    let kernel = kernel.map(|name| common::figure(&outcome, name));
+    let per_packet_us = kernel.iter().sum::<f64>() * 1e4 / 1000.0;
+    assert!((per_packet_us - 42.0).abs() < 0.1, "{per_packet_us}");
+    // The errors are nobody's output.
+    assert_eq!(common::figure(&outcome, "transmitted_pps"), 0.0);
 }

@@ -49,6 +49,7 @@ fn role() -> impl Strategy<Value = &'static str> {
         Just(r#"{ kind = "listener" }"#),
         Just(r#"{ kind = "media", frame_packets = 4 }"#),
         Just(r#"{ kind = "deaf" }"#),
+        Just(r#"{ kind = "closed" }"#),
         Just(r#"{ kind = "compute" }"#),
         Just(
             r#"{ kind = "compute", demand = { kind = "periodic", period_us = 700, busy_us = 90 } }"#
