@@ -2,8 +2,9 @@
 //!
 //! **Decay usage** (4.3BSD and 4.4BSD): a thread's priority falls with the CPU time it has
 //! used, and that time is forgotten with a speed that grows with the load. A
-//! thread that was asleep runs ahead of those in user mode until its system call
-//! returns. Time of interrupts counts as used by the thread they interrupted,
+//! process that was asleep runs ahead of those in user mode until its system call
+//! returns; a receive path's thread that works for a process makes no call, and has its
+//! priority (LRP, section 3.4). Time of interrupts counts as used by the thread they interrupted,
 //! whoever caused them (LRP-04).
 //!
 //! Threads wait in run queues of four priorities each, first come, first served. Whoever is
@@ -143,7 +144,7 @@ impl Thread {
         if self.kernel {
             return PRIORITY_KERNEL;
         }
-        if self.boosted {
+        if self.is_in_call() {
             return PRIORITY_WOKEN;
         }
         let nice = i64::from(self.nice) * 2;

@@ -9,8 +9,9 @@
 //! work on datagrams that wait while their receiver is busy on another CPU, and puts
 //! them on the socket queue. With one CPU nobody is busy while it is idle.
 //!
-//! **TCP, forwarding, packet filter.** What cannot wait for a receive call is
-//! done by a thread per consumer with that consumer's priority. The prototype of
+//! **TCP, forwarding, closed ports, packet filter.** What cannot wait for a receive call is
+//! done by a thread per consumer with that consumer's priority; what is for no process, by a
+//! daemon's, with the priority of any process. The prototype of
 //! the paper has one process for all of TCP; the paper proposes the thread per
 //! process that is modelled here.
 //!

@@ -434,3 +434,26 @@ fn a_closed_port_costs_an_icmp_error_for_each_datagram() {
     // The errors are nobody's output.
     assert_eq!(common::figure(&outcome, "transmitted_pps"), 0.0);
 }
+
+/// LRP's threads for what no receive call does have the priority of the process that they work
+/// for, or of a daemon's (sections 3.4 and 3.5): no strict one, as a process that sleeps in a call
+/// gets with its wake-up. A flood of a closed port leaves others their part of the CPU.
+#[test]
+fn protocol_work_of_a_lazy_path_comes_before_no_process() {
+    let share = |rate_pps: u32| {
+        let text = format!(
+            "duration_ms = 5000\npath = {{ kind = \"soft-lrp\" }}\n\
+             [[source]]\nname = \"flood\"\nto = \"closed\"\n\
+             traffic = {{ kind = \"constant\", rate_pps = {rate_pps} }}\n\
+             [[consumer]]\nname = \"closed\"\nrole = {{ kind = \"closed\" }}\n\
+             [[consumer]]\nname = \"other\"\nrole = {{ kind = \"compute\" }}\n"
+        );
+        let outcome = common::simulate(&machine(&[("protocol_input", 100_000)], 100), &text);
+        common::figure(&outcome, "consumer.other.cpu_pct")
+    };
+    let alone = share(0);
+    assert!((alone - 100.0).abs() < 0.1, "{alone}");
+    // The flood wants twice the CPU.
+    let flooded = share(20_000);
+    assert!((40.0..=60.0).contains(&flooded), "{flooded}");
+}
