@@ -409,6 +409,7 @@ macro_rules! built_in {
 
 const BUILT_IN: &[(&str, &str)] = built_in![
     "decstation-3000-300",
+    "decstation-3000-300-traced",
     "decstation-3100",
     "modern-veth",
     "pentium2-300",

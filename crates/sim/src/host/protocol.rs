@@ -57,7 +57,7 @@ pub(crate) struct Endpoint {
     pub(crate) delivered: u64,
     pub(crate) frames: u64,
     pub(crate) latency: Times,
-    /// Of forwarded packets, until a transmitter has them.
+    /// Of forwarded packets, until the driver begins to hand them to a transmitter.
     pub(crate) handover: Times,
 }
 
@@ -311,10 +311,11 @@ impl Host {
         self.record(What::Delivered, packet.tag, packet.source);
     }
 
-    /// A transmitter has been given `packet`, which is forwarded.
+    /// A transmitter has been given `packet`, which is forwarded: the call that does so took
+    /// `driver_transmit`, and counts from its beginning, as in the papers' traces.
     #[inline]
     pub(crate) fn hand_over(&mut self, packet: &Packet) {
-        let latency = self.now - packet.arrived;
+        let latency = (self.now - packet.arrived).saturating_sub(self.protocol.transmit);
         self.ledger.hand_over(packet, latency);
         if self.ledger.measuring {
             self.endpoints[usize::from(packet.to)].handover.add(latency);
