@@ -84,12 +84,19 @@ impl Kept {
         }
     }
 
-    /// Puts back what was lost since. How many settings were.
+    /// Puts back what was lost since. How many settings were; none of an interface that is gone.
     ///
     /// # Errors
     ///
     /// The kernel does not answer, or refuses.
     pub(crate) fn put_back(&self) -> io::Result<usize> {
+        match self.put_back_at_device() {
+            Err(_) if link::name(self.ifindex).is_none() => Ok(0),
+            done => done,
+        }
+    }
+
+    fn put_back_at_device(&self) -> io::Result<usize> {
         if self.instances.is_empty() {
             return Ok(0);
         }
@@ -173,8 +180,10 @@ fn lost(before: &Napi, after: &Napi, fresh: Fresh) -> Option<Change> {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use super::super::fake_driver::{Driver, Fake};
+    use super::super::fake_driver::{Driver, Fake, Losing};
     use super::*;
+    use crate::iproute::ip;
+    use crate::namespace;
 
     const FRESH: Fresh = Fresh {
         defer_hard_irqs: 2,
@@ -262,5 +271,19 @@ mod tests {
             (Some(1), Some(9))
         );
         assert_eq!(kept(|driver| driver.instances.clear()), (0, Vec::new()));
+    }
+
+    /// Whoever was killed with its interface was said to have lost settings of it.
+    #[test]
+    fn an_interface_that_is_gone_has_lost_nothing() {
+        namespace::in_new(|| {
+            ip("link add v0 type veth peer name v1");
+            let ifindex = link::index("v0").unwrap();
+            let families = Losing::of(ifindex).families();
+            let kept = Kept::of(ifindex, &families);
+            ip("link del v0");
+            assert_eq!(kept.put_back().unwrap(), 0);
+        })
+        .unwrap();
     }
 }
