@@ -245,6 +245,7 @@ impl Parts {
             });
         }
         let (mut table, channels) = Table::new(config, capabilities.mac)?;
+        device.know_readers(table.readers());
         let waker = Arc::clone(&channels.neighbour.waker);
         let time_wait = table.take_time_wait_channel();
         let host = Arc::new(Host::new(device, config, table, &waker)?);

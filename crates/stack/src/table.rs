@@ -7,6 +7,7 @@
 mod endpoints;
 mod group;
 mod slot;
+mod taken;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -23,9 +24,10 @@ use plimsoll_core::time::Instant;
 use self::group::Groups;
 use self::slot::Slot;
 pub(crate) use self::slot::{Arrived, Bound, Pending, Ready};
+use self::taken::Taken;
 use crate::account::{Account, Charged, Owner};
 use crate::config::StackConfig;
-use crate::device::{Frame, Mac};
+use crate::device::{Frame, Mac, Readers};
 use crate::error::Error;
 use crate::link::membership;
 use crate::outcome::{Outcome, Tally};
@@ -86,6 +88,8 @@ pub(crate) struct Table {
     known: Option<Arc<Known>>,
     /// Channels that the TCP thread has to look at.
     ready: Arc<Ready>,
+    /// What is taken of what UDP sockets get.
+    taken: Arc<Taken>,
     /// Where it is noted what waits for no call.
     notes: Option<Arc<Notes>>,
     /// Channels that were pushed to in this turn.
@@ -137,6 +141,7 @@ impl Table {
             held: HashMap::new(),
             known: Known::new(tcp.syn_cookies_per_s)?.map(Arc::new),
             ready: Arc::new(ready.map_err(Error::io("make an event descriptor"))?),
+            taken: Arc::default(),
             notes: None,
             touched: Vec::with_capacity(all),
             high: config.channel.high_watermark as usize,
@@ -192,6 +197,18 @@ impl Table {
     /// The list of what the TCP thread has to look at.
     pub(crate) fn ready(&self) -> &Arc<Ready> {
         &self.ready
+    }
+
+    /// Who takes what UDP sockets get.
+    pub(crate) fn readers(&self) -> Arc<dyn Readers> {
+        Arc::clone(&self.taken) as Arc<dyn Readers>
+    }
+
+    /// What is taken off the channel is what is taken of its endpoint's.
+    fn read_by(&self, channel: ChannelId, bound: SocketAddr) {
+        if let Some(slot) = self.slot(channel) {
+            self.taken.add(channel, bound, slot.monitor.clone());
+        }
     }
 
     pub(crate) fn known(&self) -> Option<&Arc<Known>> {
@@ -252,6 +269,7 @@ impl Table {
     }
 
     fn remove(&mut self, channel: ChannelId) {
+        self.taken.remove(channel);
         let slot = self.slots.get_mut(channel.0 as usize);
         if let Some(slot) = slot.and_then(Option::take) {
             if let Some(account) = &slot.account {

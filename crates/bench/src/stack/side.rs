@@ -67,7 +67,8 @@ impl Side {
     /// Whether the kernel can be told to poll so for it.
     pub(crate) const fn takes(self, place: Threaded) -> bool {
         match place {
-            Threaded::Auto => matches!(self, Self::NiLrp),
+            // What `eager` stands for comes before every process.
+            Threaded::Auto => !matches!(self, Self::Kernel | Self::Testpmd | Self::Eager),
             Threaded::Beneath(_) | Threaded::Off => !matches!(self, Self::Kernel | Self::Testpmd),
         }
     }

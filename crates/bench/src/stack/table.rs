@@ -16,7 +16,7 @@ pub(super) fn tables(document: &Document) -> String {
     let polled = match document.threaded.as_str() {
         "off" => String::new(),
         "auto" => {
-            "; the server on ni-lrp is polled for in a thread, beneath it while a flood is alone"
+            "; UDP servers but those on eager are polled for in a thread, beneath them while a flood is alone"
                 .to_owned()
         }
         levels => {

@@ -39,7 +39,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1000..))]
     mlfrr: Option<u64>,
     /// Where the kernel polls for our UDP servers: in a thread so many nice levels beneath them;
-    /// `auto`: for ni-lrp alone, beneath while a flood is alone; `off`: in softirq context
+    /// `auto`: for all but eager, beneath while a flood is alone; `off`: in softirq context
     /// (`serve --threaded`)
     #[arg(long, value_name = "off|auto|LEVELS", default_value = "auto")]
     threaded: Threaded,

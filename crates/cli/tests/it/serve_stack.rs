@@ -363,11 +363,6 @@ fn what_cannot_be_served_is_told_with_its_remedy() {
     fails("echo --port 7 --address 10.0.9.9/24", 2, "--on");
     fails("echo --port 7 --threaded auto", 2, "--threaded");
     fails("echo --port 7 --threaded 20", 2, "from 0 to 19");
-    fails(
-        "echo --port 7 --on af_xdp:stack0 --threaded auto",
-        2,
-        "ni-lrp",
-    );
     fails("dns --port 5300", 2, "--zone");
     fails("dns --port 5300 --zone /nowhere/zone", 1, "/nowhere/zone");
     // The bystander's port is taken by the server itself: it ends, and hangs nowhere.

@@ -414,6 +414,16 @@ static __always_inline __u32 member_of(__u32 number, __u64 flow)
 	return group->members[place & (MEMBERS_MAX - 1)];
 }
 
+/* Of an endpoint without a socket of its own, whoever asks for company wants to know how many came. */
+static __always_inline int to_main_for(__u32 number)
+{
+	struct given *to_it = counts_company ? bpf_map_lookup_elem(&given, &number) : NULL;
+
+	if (to_it)
+		to_it->frames++;
+	return to_socket(MAIN_SOCKET);
+}
+
 /* Sends a packet with these ports to their endpoint, if there is one, and tells which: as socket_of(). */
 static __always_inline int to_endpoint(const struct address *local, const struct address *remote,
 				       __u8 protocol, const struct ports *ports, void *end,
@@ -427,6 +437,8 @@ static __always_inline int to_endpoint(const struct address *local, const struct
 		return to_listener(socket - 1, local, remote, ports, end);
 	if (socket && (socket - 1) & GROUP)
 		return to_socket(member_of((socket - 1) & ~GROUP, mix(source, ports->source)));
+	if (socket && (socket - 1) & ON_MAIN)
+		return to_main_for((socket - 1) & ~ON_MAIN);
 	if (socket)
 		return to_socket(socket - 1);
 	if (possession != OWNED)

@@ -21,6 +21,7 @@ enum steer_limit {
 	LISTENER = 1 << 17, /* set in the number of an endpoint's socket: connections have channels */
 	BEYOND_BACKLOG = 1 << 18, /* set for a listener that takes no SYNs now */
 	TAKES_KNOWN = 1 << 20, /* set beside it for one that takes those of known sources, if nobody answers */
+	ON_MAIN = 1 << 21, /* set in the number of an endpoint without a socket: the main socket has its frames */
 	IPV4_ALONE = 1 << 19, /* set for an endpoint at any address that has no IPv6 */
 	CONNECTIONS_MAX = 1 << 15, /* each is a channel; in `given` they follow all sockets */
 	GIVEN_TO_QUEUES = PLACES_OF_SOCKETS + CONNECTIONS_MAX, /* in `given`, where queues are */
@@ -151,7 +152,7 @@ struct strays {
  * all sockets of a queue.
  */
 struct given {
-	__u64 frames; /* given to it; to a queue's sockets: where each had room */
+	__u64 frames; /* given to it, to the main socket for it; to a queue's sockets: where each had room */
 	__u64 without_room; /* for which its ring had no room */
 	__u64 refused; /* of these, dropped */
 	__u64 asked_at; /* in ticks of the kernel: when there was no room for the last time */

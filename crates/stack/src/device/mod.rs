@@ -177,6 +177,13 @@ fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, why)
 }
 
+/// Who reads what came for the endpoints that were [claimed](Device::claim).
+pub trait Readers: Send + Sync + fmt::Debug {
+    /// Frames for the endpoint that were taken off its queue so far; those of all queues where
+    /// several share it. `None`: nobody has it.
+    fn taken(&self, endpoint: Endpoint) -> Option<u64>;
+}
+
 /// A source and sink of Ethernet frames.
 pub trait Device: Send + Sync + fmt::Debug {
     /// What it is and can do.
@@ -391,6 +398,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         let _ = endpoint;
         Ok(())
+    }
+
+    /// Who reads what is [claimed](Self::claim): a device that steers may ask how much of it is taken.
+    fn know_readers(&self, readers: Arc<dyn Readers>) {
+        drop(readers);
     }
 
     /// Whether all frames for the stack's addresses come here, also those to

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Batch, Capabilities, Channel, CookieAnswers, Device, Drops, Endpoint, Frame, Pool};
+use super::{
+    Batch, Capabilities, Channel, CookieAnswers, Device, Drops, Endpoint, Frame, Pool, Readers,
+};
 use crate::error::Error;
 
 /// Both addresses, which stand before the tag.
@@ -243,6 +245,10 @@ impl Device for Vlan {
 
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         self.device.claim(endpoint)
+    }
+
+    fn know_readers(&self, readers: Arc<dyn Readers>) {
+        self.device.know_readers(readers);
     }
 
     fn owns_address(&self) -> bool {

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Batch, Capabilities, Channel, CookieAnswers, Device, Drops, Endpoint, Pool};
+use super::{Batch, Capabilities, Channel, CookieAnswers, Device, Drops, Endpoint, Pool, Readers};
 use crate::error::Error;
 
 /// A device that may change what it receives and sends. The rest is the inner
@@ -175,6 +175,10 @@ impl<W: Wrapper> Device for W {
 
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
         self.inner().claim(endpoint)
+    }
+
+    fn know_readers(&self, readers: Arc<dyn Readers>) {
+        self.inner().know_readers(readers);
     }
 
     fn owns_address(&self) -> bool {

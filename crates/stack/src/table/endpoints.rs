@@ -38,6 +38,9 @@ impl Table {
             self.remove(bound.channel);
             return Err(refused(local, &error));
         }
+        if !tcp {
+            self.read_by(bound.channel, local);
+        }
         Ok(bound)
     }
 
@@ -53,7 +56,10 @@ impl Table {
         let bound = self.create(&Arc::new(Waker::new()?), place, Some(account))?;
         let joined = self.groups.join(local, bound.channel);
         let made = match joined {
-            Joined::Member => return Ok((bound, false)),
+            Joined::Member => {
+                self.read_by(bound.channel, local);
+                return Ok((bound, false));
+            }
             Joined::Full => Err(error::group_full(local, group::MEMBERS_MAX)),
             Joined::NoGroup => {
                 let number = self.groups.next();
@@ -72,6 +78,7 @@ impl Table {
                 return Err(error);
             }
         }
+        self.read_by(bound.channel, local);
         Ok((bound, true))
     }
 

@@ -99,10 +99,10 @@ fn open() -> XdpInterface {
 }
 
 /// Has the kernel's address and shares it.
-fn start(device: XdpInterface) -> Stack {
+fn start(device: XdpInterface, path: &str) -> Stack {
     let shared = StackConfig {
         addresses: vec!["10.0.0.2/24".parse().unwrap()],
-        ..config("ni-lrp")
+        ..config(path)
     };
     Stack::start(device, &shared).unwrap()
 }
@@ -189,13 +189,22 @@ fn beside_flood(far: &Far, stack: &Stack, test: impl FnOnce(&dyn Fn(u16) -> u64)
 /// Where others have the CPUs a packet of the company's comes late, and so does the look at it.
 #[test]
 fn it_is_beneath_while_a_flood_is_alone_and_above_in_company() {
-    repeated_test(3, beneath_alone_and_above_in_company);
+    repeated_test(3, || beneath_alone_and_above_in_company("ni-lrp"));
 }
 
-fn beneath_alone_and_above_in_company() {
+/// Sockets have no rings of their own there: what comes is counted by the program, and what is
+/// taken by the stack.
+#[test]
+fn so_it_is_where_all_frames_come_by_one_ring() {
+    for path in ["soft-lrp", "polled", "early-demux"] {
+        repeated_test(3, || beneath_alone_and_above_in_company(path));
+    }
+}
+
+fn beneath_alone_and_above_in_company(path: &str) {
     Lan::create_apart(|far| {
         without_questions(far);
-        let stack = start(open());
+        let stack = start(open(), path);
         beside_flood(far, &stack, |taken| {
             let alone = wait_until("beneath", is_beneath);
             assert!(alone >= QUIET, "{alone:?}: it may have been a burst");
@@ -223,7 +232,7 @@ fn beneath_alone_and_above_in_company() {
 fn a_group_s_flood_is_alone_as_well() {
     Lan::create_apart(|far| {
         without_questions(far);
-        let stack = start(open());
+        let stack = start(open(), "ni-lrp");
         let members = [(); 2].map(|()| {
             let member = UdpSocket::bind_shared(&stack, "10.0.0.2:10").unwrap();
             member.set_nonblocking(true).unwrap();
@@ -311,7 +320,7 @@ fn without_the_right_to_priorities_it_says_so_and_goes_on() {
             instances().iter().all(held_off),
             "what was not refused stays"
         );
-        let stack = start(device);
+        let stack = start(device, "ni-lrp");
         let socket = UdpSocket::bind(&stack, ("10.0.0.2", OTHER)).unwrap();
         far.run(|| {
             let client = KernelSocket::bind("10.0.0.1:0").unwrap();

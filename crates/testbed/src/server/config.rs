@@ -66,11 +66,11 @@ pub struct Config {
     pub holdoff: Option<Duration>,
     /// With `af_xdp`: the kernel polls in a thread so many nice levels (0 to 19) beneath the
     /// server instead of in softirq context, before every process. A flooded server keeps its
-    /// goodput (at 10), but while it is busy other traffic of the queue is lost. `auto`, with
-    /// `--path ni-lrp`: beneath while the flood of one port is alone, and above every process as
-    /// soon as anything else comes. `off`: as the interface has it. Put back at the end, also if
-    /// this is killed. Default: `auto` for UDP with `--path ni-lrp` and without `--busy-poll-us`,
-    /// else `off`.
+    /// goodput (at 10), but while it is busy other traffic of the queue is lost. `auto`: beneath
+    /// while the flood of one UDP port is alone, and above every process as soon as anything else
+    /// comes. `off`: as the interface has it. Put back at the end, also if this is killed. Default:
+    /// `auto` for UDP without `--busy-poll-us` and with any `--path` but `eager` and
+    /// `soft-timer-polling`, else `off`.
     #[arg(long, value_name = "off|auto|LEVELS")]
     pub threaded: Option<Threaded>,
     /// The directory of a control group, such as a slice with the server: its share of the CPU pays
@@ -200,11 +200,14 @@ impl Config {
     }
 
     /// Where the kernel polls: as was said, or as is best for such a server. A server that polls
-    /// by itself would wait for the thread, and TCP has no ring of its own by which a flood is
-    /// seen.
+    /// by itself would wait for the thread, what `eager` stands for comes before every process, and
+    /// of TCP no flood is seen.
     pub(super) fn polled(&self) -> Threaded {
+        let path = self.receive_path();
+        let is_lazy =
+            path != ReceivePath::Eager && !matches!(path, ReceivePath::SoftTimerPolling(_));
         let flooded_alone = matches!(self.on, On::AfXdp(_))
-            && self.receive_path() == ReceivePath::NiLrp
+            && is_lazy
             && self.kind != Kind::Http
             && self.busy_poll.is_zero();
         let default = match flooded_alone {
@@ -249,15 +252,6 @@ impl Config {
                 if self.polled() != Threaded::Off || self.any_driver =>
             {
                 refuse("on", &self.on, "af_xdp:IFACE with --threaded")
-            }
-            On::AfXdp(_)
-                if self.polled() == Threaded::Auto && self.receive_path() != ReceivePath::NiLrp =>
-            {
-                Err(Error::Config {
-                    field: "path",
-                    given: self.receive_path().to_string(),
-                    allowed: "ni-lrp with --threaded auto: other paths have no ring for each port",
-                })
             }
             On::Packet(_) | On::Tap(_) | On::Tun(_) if self.address.is_empty() => refuse(
                 "on",

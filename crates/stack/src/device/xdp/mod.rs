@@ -10,7 +10,7 @@
 //! `ring` and `sys` are the rings and system calls, `socket` a queue's shared memory and its
 //! sockets, `endpoint` a socket for one endpoint, `closing` its end, `queues` one for each queue, `numbers` how the
 //! program names them, `program` the steering, `room` what it is told of full rings, `reserve`
-//! what the driver keeps where nothing is copied, `answering` whether the program answers SYNs, `company` what the program counts beside a
+//! what the driver keeps where nothing is copied, `claims` endpoints without a socket, `answering` whether the program answers SYNs, `company` what the program counts beside a
 //! flood, `polling` where the kernel polls because of that, `settings` what is turned of it,
 //! `whole` an interface with all its queues ([`open_whole`]). Sockets of their own for single
 //! endpoints ([`Device::open_endpoint`]), and `channels` of TCP, are what `ni-lrp`
@@ -23,6 +23,7 @@
 pub(crate) mod answering;
 mod bare;
 mod channels;
+mod claims;
 mod closing;
 mod company;
 pub(crate) mod completions;
@@ -49,6 +50,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use plimsoll_core::demux::Protocol;
 use plimsoll_kernel::error::bpf;
 /// A process that puts a killed program's settings of an interface back. It must be started
 /// before any other thread.
@@ -56,6 +58,7 @@ pub use plimsoll_kernel::knobs::Keeper;
 
 pub use self::bare::BareQueue;
 use self::channels::{XdpConnection, XdpListener};
+use self::claims::Claims;
 use self::closing::Closing;
 pub use self::config::{BusyPoll, CopyMode, XdpConfig};
 use self::config::{CHUNK_BYTES, LEVELS_MAX, chunk_bytes, chunk_bytes_for};
@@ -70,7 +73,9 @@ pub use self::sys::wait_for_deliveries;
 pub use self::whole::{UnservedFrames, WholeQueue, arrival_tai, open_whole, open_whole_by};
 use super::packet::{Hearing, Overhearing};
 use super::simulated::ETHERNET_BYTES_MAX;
-use super::{Batch, Capabilities, Channel, CookieAnswers, Device, Drops, Endpoint, Mac, Pool};
+use super::{
+    Batch, Capabilities, Channel, CookieAnswers, Device, Drops, Endpoint, Mac, Pool, Readers,
+};
 use crate::clock;
 use crate::error::Error;
 use crate::interface::{self, KernelBeside};
@@ -91,6 +96,8 @@ struct Shared {
     channels: Arc<Numbers>,
     /// Sockets that were dropped.
     closing: Closing,
+    /// Of endpoints without a socket; `None` where nobody asks who is flooded.
+    claims: Option<Arc<Claims>>,
 }
 
 /// The main socket's number.
@@ -142,6 +149,30 @@ impl Shared {
             let place = self.place(socket.queue(), number);
             self.program.add_socket(place, socket.as_fd())
         })
+    }
+
+    /// Frames for the endpoint go to the main socket from now on.
+    fn claim(&self, endpoint: Endpoint) -> libbpf_rs::Result<()> {
+        let is_judged = endpoint.protocol == Protocol::Udp && !endpoint.local.ip().is_multicast();
+        let claims = self.claims.as_ref().filter(|_| is_judged);
+        // Without a number its frames are company.
+        let Some((claims, number)) = claims.zip(self.numbers.take()) else {
+            return self.program.add_endpoint(endpoint, MAIN_SOCKET);
+        };
+        self.program.add_claimed(endpoint, number.get())?;
+        claims.add(endpoint, number);
+        Ok(())
+    }
+
+    fn release(&self, endpoint: Endpoint) {
+        self.program.remove_endpoint(endpoint);
+        let number = self
+            .claims
+            .as_ref()
+            .and_then(|claims| claims.remove(endpoint));
+        if let Some(number) = number {
+            self.program.remove_entry(number.get());
+        }
     }
 
     fn take_back(&self, number: u32) {
@@ -203,6 +234,7 @@ impl XdpInterface {
             numbers: Numbers::new(MAIN_SOCKET + 1, SOCKETS_MAX),
             channels: Numbers::new(0, CONNECTIONS_MAX),
             closing: Closing::default(),
+            claims: is_watched(config, sockets.len()).then(Arc::default),
         };
         let sockets = sockets.into_iter().map(|main| shared.reserving(main));
         let sockets =
@@ -244,6 +276,11 @@ impl XdpInterface {
     }
 }
 
+/// Whether it is asked who is flooded.
+fn is_watched(config: &XdpConfig, queues: usize) -> bool {
+    config.threaded == Threaded::Auto && queues == 1
+}
+
 fn addresses_known(added: libbpf_rs::Result<()>) -> Result<(), Error> {
     let added = added.map_err(io::Error::other);
     added.map_err(Error::io("have the XDP program know the addresses"))
@@ -268,7 +305,8 @@ fn turn_settings(
             "one receive queue is needed to see who is alone: `ethtool -L {interface} combined 1`"
         )));
     }
-    let watched = (config.threaded == Threaded::Auto).then(|| shared.program.watched());
+    let claims = shared.claims.as_ref();
+    let watched = claims.map(|claims| shared.program.watched(claims));
     Settings::turn(interface, ifindex, queue, config, watched.transpose()?)
 }
 
@@ -456,15 +494,21 @@ impl Device for XdpInterface {
     }
 
     fn claim(&self, endpoint: Endpoint) -> io::Result<()> {
-        let claimed = self.shared.program.add_endpoint(endpoint, MAIN_SOCKET);
+        let claimed = self.shared.claim(endpoint);
         claimed.map_err(|error| program::not_added(endpoint, error))?;
         let group = endpoint.local.ip();
         if group.is_multicast() {
             let begun = self.overhearing.begin().map_err(io::Error::other);
             let heard = begun.and_then(|()| self.hearing.join(group));
-            return heard.inspect_err(|_| self.shared.program.remove_endpoint(endpoint));
+            return heard.inspect_err(|_| self.shared.release(endpoint));
         }
         Ok(())
+    }
+
+    fn know_readers(&self, readers: Arc<dyn Readers>) {
+        if let Some(claims) = &self.shared.claims {
+            claims.know_readers(readers);
+        }
     }
 
     fn owns_address(&self) -> bool {
@@ -472,7 +516,7 @@ impl Device for XdpInterface {
     }
 
     fn release(&self, endpoint: Endpoint) {
-        self.shared.program.remove_endpoint(endpoint);
+        self.shared.release(endpoint);
         let group = endpoint.local.ip();
         if group.is_multicast() {
             self.hearing.leave(group);

@@ -19,6 +19,7 @@ use plimsoll_kernel::link;
 use plimsoll_kernel::xdp_link::AttachError;
 
 use super::answering::Answers;
+use super::claims::Claims;
 use super::company::{Entries, Watched};
 use super::room::{Room, Rooms};
 use super::{MAIN_SOCKET, PLACES_OF_SOCKETS, SOCKETS_MAX, Threaded, XdpConfig};
@@ -113,8 +114,14 @@ impl Program {
     }
 
     /// Whose frames come, while one endpoint is flooded.
-    pub(super) fn watched(&self) -> Result<Watched, Error> {
-        Ok(Watched::of(&self.company, &self.rooms, &self.entries)?)
+    pub(super) fn watched(&self, claims: &Arc<Claims>) -> Result<Watched, Error> {
+        let claims = Arc::clone(claims);
+        Ok(Watched::of(
+            &self.company,
+            &self.rooms,
+            &self.entries,
+            claims,
+        )?)
     }
 
     /// For socket `number`, before [`add_socket`](Self::add_socket).
@@ -145,6 +152,14 @@ impl Program {
             self.entries.add(index, index);
         }
         self.add_entry(endpoint, index)
+    }
+
+    /// Frames for the endpoint go to the main socket, and are counted by this number.
+    pub(super) fn add_claimed(&self, endpoint: Endpoint, number: u32) -> libbpf_rs::Result<()> {
+        let entry = number | steer_limit::ON_MAIN.0;
+        self.add_entry(endpoint, entry)?;
+        self.entries.add(number, entry);
+        Ok(())
     }
 
     fn add_entry(&self, endpoint: Endpoint, entry: u32) -> libbpf_rs::Result<()> {
