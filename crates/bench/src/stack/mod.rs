@@ -126,7 +126,7 @@ pub struct Effort {
     /// The MLFRR of all in packets per second, instead of measuring it.
     pub mlfrr_pps: Option<f64>,
     /// Whether the kernel polls for our UDP servers in a thread, instead of in softirq context.
-    /// With `auto` not for those on `eager`, as `plimsoll serve` has it by default.
+    /// With `auto` not for those on `eager`; `plimsoll serve` has it by default on `ni-lrp` alone.
     pub threaded: Threaded,
 }
 

@@ -68,9 +68,9 @@ pub struct Config {
     /// server instead of in softirq context, before every process. A flooded server keeps its
     /// goodput (at 10), but while it is busy other traffic of the queue is lost. `auto`: beneath
     /// while the flood of one UDP port is alone, and above every process as soon as anything else
-    /// comes. `off`: as the interface has it. Put back at the end, also if this is killed. Default:
-    /// `auto` for UDP without `--busy-poll-us` and with any `--path` but `eager` and
-    /// `soft-timer-polling`, else `off`.
+    /// comes, where processes get less with other paths than `ni-lrp`. `off`: as the interface has
+    /// it. Put back at the end, also if this is killed. Default: `auto` for UDP with `--path ni-lrp`
+    /// and without `--busy-poll-us`, else `off`.
     #[arg(long, value_name = "off|auto|LEVELS")]
     pub threaded: Option<Threaded>,
     /// The directory of a control group, such as a slice with the server: its share of the CPU pays
@@ -200,14 +200,11 @@ impl Config {
     }
 
     /// Where the kernel polls: as was said, or as is best for such a server. A server that polls
-    /// by itself would wait for the thread, what `eager` stands for comes before every process, and
-    /// of TCP no flood is seen.
+    /// by itself would wait for the thread, and TCP has no ring of its own by which a flood is
+    /// seen.
     pub(super) fn polled(&self) -> Threaded {
-        let path = self.receive_path();
-        let is_lazy =
-            path != ReceivePath::Eager && !matches!(path, ReceivePath::SoftTimerPolling(_));
         let flooded_alone = matches!(self.on, On::AfXdp(_))
-            && is_lazy
+            && self.receive_path() == ReceivePath::NiLrp
             && self.kind != Kind::Http
             && self.busy_poll.is_zero();
         let default = match flooded_alone {
