@@ -50,10 +50,10 @@ pub enum Threaded {
     /// the adapter's ring. So does other traffic of the queue while they are busy: take this
     /// where the program is alone there. [`XdpConfig::BENEATH`] is what was measured to be good.
     Beneath(u8),
-    /// That, by [`XdpConfig::BENEATH`] levels, while one endpoint of UDP
-    /// is flooded and nobody else's frames come. Otherwise above
-    /// every process, so that others lose nothing; where it takes more than nine tenths of a
-    /// CPU, it leaves the rest to them. Beside a flood the first frames of somebody who has been
+    /// That, by [`XdpConfig::BENEATH`] levels, while one endpoint of UDP is flooded and nobody else's
+    /// frames come. Otherwise above every process, so that those lose nothing whose endpoints have sockets of their own
+    /// ([`open_endpoint`](crate::device::Device::open_endpoint)); where it takes more than nine tenths of a
+    /// CPU, it leaves the rest to processes. Beside a flood the first frames of somebody who has been
     /// away may be lost, until one of them is seen. Not for [`open_whole`](super::open_whole).
     Auto,
 }
