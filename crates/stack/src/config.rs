@@ -283,8 +283,8 @@ fn is_unicast(address: IpAddr) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReceivePath {
     /// As 4.4BSD: everything at arrival, through one shared queue. There to be compared with: its
-    /// paper's host collapses under overload. This one kept its own goodput in one run and half of
-    /// it in another, and other endpoints lost most of their packets.
+    /// paper's host collapses under overload. This one kept its own goodput in two runs and half of
+    /// it in a third, and other endpoints lost most of their packets.
     Eager,
     /// The socket is known before any work, and a full one costs nothing more;
     /// but what is admitted is processed at once, before any application.
