@@ -1,5 +1,5 @@
-//! The guard on other kernels and drivers: Debian's kernels in QEMU, with virtio_net, vmxnet3,
-//! igb, e1000e and veth.
+//! The guard, and in one step the stack, on other kernels and drivers: Debian's kernels in QEMU, with
+//! virtio_net, vmxnet3, igb, e1000e and veth.
 //!
 //! `plimsoll-vm` boots one machine for each kernel and driver. A machine has two
 //! interfaces on one wire: the guarded one, and one in a network namespace that loads

@@ -11,9 +11,9 @@
 //! Both come before every process. So this thread runs at nice -20, which leaves processes on its
 //! CPU a hundredth. At their own level it would share the CPU with them fairly, and they would
 //! keep their goodput as BSD's did not. The kernel's polling, which fills the device's ring, is no
-//! part of either stage. On a veth under ten times its load this path kept its goodput in one run and
-//! half of it in another, and other endpoints lost most of their packets (docs/measurements.md, "A
-//! whole run").
+//! part of either stage. On a veth under ten times its load this path kept its goodput in two runs and
+//! half of it in a third, and other endpoints lost most of their packets (docs/measurements.md, "A
+//! whole run" and others).
 
 use std::collections::VecDeque;
 use std::io;
