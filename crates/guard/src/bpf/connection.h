@@ -5,7 +5,7 @@
  * away there. Two of the stack's own conditions are known here already:
  *
  * - While a process is in a system call on the connection, segments wait in its backlog.
- *   Beyond the backlog's limit the stack throws everything away.
+ *   Beyond its limit the stack throws away all but what continues its last segment.
  * - A segment outside of the connection's window is thrown away whatever it says. All
  *   that comes of it is an answer, by which an honest peer learns where the window is.
  *   So a few may pass in each tick. Segments that lie as little behind as a peer's own

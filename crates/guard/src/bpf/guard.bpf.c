@@ -19,19 +19,19 @@
  * A UDP port without a socket here is closed only if the stack says so itself.
  *
  * Limits: occupancy is read before the packets of the current batch have
- * landed, so watermarks leave room for a batch. Sockets that the look-up
- * cannot see from here (behind NAT, in another namespace, bound to a VLAN
- * device, chosen by a reuseport program) are admitted. Checksums are left to
- * the stack.
+ * landed, so watermarks leave room for a batch. Packets for sockets that the
+ * look-up cannot see from here (behind NAT, in another namespace, bound to a
+ * VLAN device, chosen by a reuseport program) are admitted. Checksums are left
+ * to the stack.
  *
  * Here is the way of a frame; each step has its header: parse.h (headers),
- * address.h (whose destination), udp.h with known_socket.h and udp_queue.h,
- * tcp.h with backlog.h, connection.h, known_connection.h, cookie.h and transmit.h (and bpf-build's syn_ack.h and refusals.h),
- * fragment.h, channel.h (a socket's slot and books),
+ * address.h (whose destination), udp.h with known_socket.h, sharing.h and udp_queue.h,
+ * tcp.h with backlog.h, connection.h, known_connection.h, cookie.h and transmit.h (and
+ * bpf-build's syn_ack.h and refusals.h), fragment.h, channel.h (a socket's slot and books),
  * fairness.h with source_credit.h and known_source.h (whose packets an overloaded channel takes),
- * observing.h (how full a queue would be),
- * share.h and protection.h (shedding), closed_port.h and translation.h with conntrack.h and hidden.h; maps.h is what stays between two packets,
- * and verifier.h is for the kernel's verifier.
+ * observing.h (how full a queue would be), share.h and protection.h (shedding), closed_port.h and
+ * translation.h with conntrack.h and hidden.h. verdict.h is what is found out on the way, maps.h
+ * what stays between two packets, tick.h the clock, and verifier.h is for the kernel's verifier.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
