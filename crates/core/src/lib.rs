@@ -1,6 +1,7 @@
 //! The decisions of Plimsoll, each written once for whoever has to make it: the
 //! guard, the user-space stack and the programs on it, soft timers, and the simulated
-//! host, which makes nearly all.
+//! host, which makes nearly all. Ids such as `MR-20` are mechanisms of the papers
+//! (`docs/mechanisms.md`).
 //!
 //! | module | decides | used by |
 //! | --- | --- | --- |

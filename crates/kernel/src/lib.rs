@@ -10,7 +10,8 @@
 //! - What the kernel counts: [`meter`] CPU time, [`counters`] packets,
 //!   [`link`] the state of an interface, [`ethtool`] that of its adapter,
 //!   [`routing`] a mirror of routes and neighbours, [`packet_filter`] what rules look at,
-//!   [`traffic_control`] what tc may take, [`ipsec`] whether there are policies.
+//!   [`traffic_control`] what tc may take, [`ipsec`] whether there are policies,
+//!   [`tunnels`] which ones end in the kernel.
 //!   Much of it is asked for by [`netlink`].
 //! - Processes: [`privileges`], [`scheduling`], [`control_group`], [`process`], [`namespace`],
 //!   threads that end with their holder ([`watcher`]), and those that do what a real-time

@@ -9,15 +9,15 @@
 //! - Each loss is a debt of [`LOSS`], which time pays back. The program is attached at once
 //!   when the debt exceeds [`DEBT_MAX`]: a flood does that in one reading, a burst into a small
 //!   buffer does not.
-//! - So it is when receiving took the limit of a CPU in `READINGS` metered readings
+//! - It is attached, too, when receiving took the limit of a CPU in `READINGS` metered readings
 //!   in a row, and enough came that could be the cause.
 //! - Connections slow down by themselves, and what goes on to other hosts harms nobody while
 //!   nobody wants the CPU. Where they are three quarters of what comes, frames that the ring or a
 //!   backlog loses, and a full CPU, are no reason: a guard would shed nothing for them. Who waits
 //!   for the CPU in fewer than `READINGS` metered readings in a row does not want it: at a flood's
 //!   beginning whoever ran there waits a moment. Nor does who waits for a CPU that hardly receives.
-//! - CPU time is metered only where more presses than could be received within the limit, or
-//!   frames are lost of it: to meter costs as well. A bulk transfer is not metered. Half a second
+//! - CPU time is metered only where so many others come that to receive them may take the limit, or
+//!   frames are lost of them: to meter costs as well. A bulk transfer is not metered. Half a second
 //!   that shows nothing ends a look; the next one comes after a second, then after 2, 4, 8 and
 //!   each 16, or at once when twice as much presses.
 //! - It is detached when nothing was shed or overloaded for as long as [`Config::quiet`], and so

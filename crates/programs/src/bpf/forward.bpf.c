@@ -7,7 +7,7 @@
  * allocated. All others go to the kernel as if this program were not there, so that
  * routing protocols, ARP, ICMP errors and fragmentation stay the kernel's.
  *
- * The order of decisions is that of forward/packet.rs, and one corpus of frames runs
+ * The order of decisions is that of stack/src/forwarding.rs, and one corpus of frames runs
  * through both:
  *   Ethernet type, station, validity, group addresses, options, martians, link-local
  *   addresses; own addresses; the route, the source, TTL (here, or in user space).

@@ -1,5 +1,5 @@
 //! Receive paths: who works on a packet, when, at which level. Paths that differ little
-//! share a file.
+//! share a file. Ids such as `BL-10` are the papers' architectures (`docs/papers.md`).
 //!
 //! A path is asked what its handlers and threads do next, and answers with a
 //! [`Step`]; the effects of a step take place when it is asked again. Decisions
