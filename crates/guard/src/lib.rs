@@ -11,8 +11,9 @@
 //! `plimsoll-kernel`'s.
 //!
 //! Needs root (or `CAP_NET_ADMIN`, `CAP_BPF`, `CAP_PERFMON`, `CAP_SYS_NICE` and
-//! `CAP_IPC_LOCK`; where connection tracking is a module, to ask it takes `CAP_SYS_ADMIN`), Linux 6.2 or newer with BTF, and a driver with native XDP; each is
-//! checked and named when missing ([`Error::is_missing`]).
+//! `CAP_IPC_LOCK`; where connection tracking is a module, to ask it takes `CAP_SYS_ADMIN`), Linux
+//! 6.2 or newer with BTF, and a driver with native XDP; each is checked and named when missing
+//! ([`Error::is_missing`]).
 
 mod address;
 mod by_channel;

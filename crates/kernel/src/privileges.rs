@@ -1,5 +1,5 @@
-//! Gives up what only the start needed, before other threads start and, in the guard, before its program is
-//! attached.
+//! Gives up what only the start needed, before other threads start and, in the guard, before
+//! its program is attached.
 //!
 //! The descriptors of maps, links and sysfs stay usable without capabilities
 //! (since Linux 5.19 reading a map takes none). What is kept is what turning

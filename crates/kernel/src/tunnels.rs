@@ -2,7 +2,7 @@
 //! where an adapter's driver sees them, out of which something above takes packets. As a rule no
 //! process waits for these.
 //!
-//! Limits: that there is such a tunnel says nothing of by which interface its packets come.
+//! Limits: by which interface a tunnel's packets come is not known.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
-//! Receive queues of an interface that have no socket: who adds some while a program works has it
-//! see nothing of theirs.
+//! Receive queues of an interface that have no socket: a program sees no frames of queues that
+//! somebody adds while it works.
 
 use plimsoll_stack::device::xdp::UnservedFrames;
 

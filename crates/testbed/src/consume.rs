@@ -1,6 +1,6 @@
 //! A host that takes what it is sent and does nothing with it: it stands for machines
-//! behind a router. Its own stack would drop what no socket waits for, and hosts of one
-//! kernel share those who trace drops.
+//! behind a router. Its own stack would drop what no socket waits for, and who traces
+//! drops on one host of a kernel sees those of all.
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;

@@ -10,8 +10,8 @@
 //! out, too, whatever is wrong: a [`ServiceManager`] is made before settings are read, and drops
 //! the link that it was given.
 //!
-//! Limits: a guard that is killed before it protects, or whose program the kernel does not even
-//! execute, leaves the link in the store. The maps are the new program's, so counters begin at 0.
+//! Limits: a guard that is killed before it protects, or whose file the kernel cannot execute,
+//! leaves the link in the store. The maps are the new program's, so counters begin at 0.
 //! In between, some tenths of a second, the old program goes on alone: watermarks count, nothing
 //! is shed, and addresses are those of then.
 

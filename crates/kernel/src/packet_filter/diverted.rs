@@ -1,8 +1,8 @@
 //! From which ports rules divert packets: to a transparent proxy (`tproxy`, or TPROXY of iptables),
 //! to another interface (`fwd`), or to another address or port, which they write into the packet.
-//! Whoever is there gets the packets, whoever has the port that they were sent to. So may others get
-//! those that connection tracking is to know in a zone of its own: whether they are translated is asked
-//! of the first zone alone.
+//! Whoever is there gets the packets, whoever has the port that they were sent to. Rules that choose
+//! a zone of connection tracking count as well: packets there may be translated, and the guard's
+//! program asks the first zone alone.
 //!
 //! A rule is taken for more than it diverts, and never for less: what it asks of ports, protocol
 //! and interface is read, and all else that it asks is ignored. So a rule of addresses or marks

@@ -8,8 +8,9 @@
 //!
 //! Whatever the table cannot decide is the kernel's: it has all the rules.
 //!
-//! **Limits.** Routing rules part the kernel's tables of IPv4, and they stay so when the last
-//! rule goes. Nothing tells of that. Own prefixes come first there, and here longer ones do.
+//! **Limits.** Once it had a routing rule, the kernel keeps own addresses and routes of IPv4 in
+//! separate tables, also when the last rule has gone. Nothing tells of that. Own prefixes come
+//! first there, and here longer ones do.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -9,8 +9,8 @@
 //!
 //! **Limits.** The kernel sees these packets come in by the TAP interface. Rules by
 //! interface do not match them, so with routing rules beyond the default ones user space
-//! forwards nothing and everything takes this way. Sources are not looked at: they would lead
-//! back elsewhere.
+//! forwards nothing and everything takes this way. The kernel does not check sources there
+//! (`rp_filter`): the routes to them lead to other interfaces.
 
 use std::io;
 
