@@ -15,6 +15,8 @@ pub(crate) enum Kind {
     Request,
     /// Closes a TCP connection.
     Fin,
+    /// Closes the client's side of a connection that the server has closed.
+    SecondFin,
     /// Accepts a connection request.
     SynAck,
     /// Part of a response.

@@ -181,6 +181,7 @@ impl Host {
             (Kind::Syn, _) if endpoint.is_beyond_backlog() => costs.tcp_syn,
             (Kind::Syn, _) => costs.tcp_syn + costs.transmit,
             (Kind::Ack | Kind::Fin, _) => costs.tcp_ack,
+            (Kind::SecondFin, _) => costs.tcp_ack + costs.tcp_output + self.reply_cost(packet),
             (Kind::Request, _) => costs.tcp_data + self.wakeup_cost(endpoint),
             (_, EndpointRole::Datagram) => costs.input + self.wakeup_cost(endpoint),
             (_, EndpointRole::Forward { out }) => costs.forward + self.start_cost(out),
@@ -228,6 +229,14 @@ impl Host {
             (Kind::Corrupt, _) => self.lose(packet, Place::Protocol),
             (Kind::Syn, EndpointRole::Tcp) => self.connection_request(packet),
             (Kind::Ack | Kind::Fin, EndpointRole::Tcp) => self.ledger.end(),
+            (Kind::SecondFin, EndpointRole::Tcp) => {
+                self.ledger.end();
+                self.send_reply(Packet {
+                    kind: Kind::Ack,
+                    work: 0,
+                    ..packet
+                });
+            }
             (_, EndpointRole::Forward { out }) => self.send(out, packet),
             (Kind::Datagram, EndpointRole::Closed) => {
                 self.lose(packet, Place::Protocol);

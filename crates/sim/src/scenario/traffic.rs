@@ -105,13 +105,14 @@ pub enum Traffic {
         #[serde(default = "timeout_ms")]
         timeout_ms: f64,
         /// What the clients' machine, one for all of them, does for each packet it
-        /// receives, and for each that a client sends; an acknowledgement is part of
-        /// receiving. Default 0.
+        /// receives, and for each that a client sends; reading and acknowledging is part of
+        /// receiving. Receiving comes first, and a client acknowledges when it reads two
+        /// segments or more. Default 0.
         #[serde(default)]
         client_us: f64,
         /// The server closes a connection when it has answered its last request, as with HTTP/1.0: the
-        /// client acknowledges that at once, and then closes its side. Default false: the client
-        /// closes, with one packet.
+        /// client acknowledges that at once, and then closes its side, which the server acknowledges.
+        /// Default false: the client closes, with one packet.
         #[serde(default)]
         server_closes: bool,
     },

@@ -1,11 +1,13 @@
 //! HTTP clients: each makes one transfer at a time.
 //!
-//! A transfer is a handshake, a request, a response of some segments (every
-//! second one is acknowledged), and a close. What is lost is sent again after a
-//! timeout that doubles.
+//! A transfer is a handshake, a request, a response of some segments, and a
+//! close. A client acknowledges when it reads two segments or more; its machine
+//! receives before any client reads or sends (ST A.3, figure 5). What is lost is
+//! sent again after a timeout that doubles.
 //!
 //! **Limits.** The response leaves the server at once: no window, so a lost
-//! segment of it costs a whole new request.
+//! segment of it costs a whole new request. So nobody waits for an acknowledgement,
+//! and clients delay none by a timer.
 
 use std::collections::VecDeque;
 
@@ -38,44 +40,96 @@ pub(crate) struct Http {
     machine: Machine,
 }
 
-/// The machine of all clients of a source: it does one thing at a time.
+/// The machine of all clients of a source: it does one thing at a time. Receiving
+/// comes first, by interrupts; what clients do waits, in their order.
 #[derive(Clone, Debug, Default)]
 struct Machine {
     packet_ns: u64,
-    free: u64,
-    /// What it is to send, in order of time.
-    sends: VecDeque<(u64, Kind, u32)>,
+    /// What it receives, and when it has received it.
+    receiving: VecDeque<(u64, Packet)>,
+    tasks: VecDeque<Task>,
+    /// Up to when `tasks` have had their time.
+    clock: u64,
+}
+
+/// What a client is about to do.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    /// What it takes yet.
+    left_ns: u64,
+    what: Work,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// Reads all that has come of its response.
+    Read {
+        client: usize,
+        number: u32,
+    },
+    Send {
+        kind: Kind,
+        tag: u32,
+    },
 }
 
 impl Machine {
-    /// Has received a packet at `now`, or has one to send: when that is done.
-    fn work(&mut self, now: u64) -> u64 {
-        self.free = self.free.max(now) + self.packet_ns;
-        self.free
+    fn receive(&mut self, now: u64, packet: &Packet) {
+        self.run(now);
+        let begins = self.receiving.back().map_or(now, |(done, _)| *done);
+        self.receiving.push_back((begins + self.packet_ns, *packet));
     }
 
-    /// Sends at `at`, which is not before what is to be sent already.
-    fn send(&mut self, host: &mut Host, origin: &Origin, at: u64, kind: Kind, tag: u32) {
-        if at <= host.now && self.sends.is_empty() {
-            origin.send(host, kind, tag);
-        } else {
-            self.sends.push_back((at, kind, tag));
-        }
+    fn read(&mut self, now: u64, client: usize, number: u32) {
+        self.run(now);
+        let what = Work::Read { client, number };
+        self.tasks.push_back(Task { left_ns: 0, what });
     }
 
-    /// Sends what is due.
-    fn send_due(&mut self, host: &mut Host, origin: &Origin) {
-        while let Some(&(at, kind, tag)) = self.sends.front() {
-            if at > host.now {
-                return;
-            }
-            self.sends.pop_front();
-            origin.send(host, kind, tag);
+    fn send(&mut self, now: u64, kind: Kind, tag: u32) {
+        self.run(now);
+        self.tasks.push_back(Task {
+            left_ns: self.packet_ns,
+            what: Work::Send { kind, tag },
+        });
+    }
+
+    /// Gives the clients the time until `now`, unless it was for receiving.
+    fn run(&mut self, now: u64) {
+        if self.receiving.is_empty()
+            && let Some(task) = self.tasks.front_mut()
+        {
+            task.left_ns = task.left_ns.saturating_sub(now - self.clock);
         }
+        self.clock = now;
+    }
+
+    /// The next packet that it has received by `now`.
+    fn received(&mut self, now: u64) -> Option<Packet> {
+        self.run(now);
+        let &(done, packet) = self.receiving.front()?;
+        if done > now {
+            return None;
+        }
+        self.receiving.pop_front();
+        Some(packet)
+    }
+
+    /// What a client has done by `now`.
+    fn done(&mut self, now: u64) -> Option<Work> {
+        self.run(now);
+        let &task = self.tasks.front()?;
+        if task.left_ns > 0 || !self.receiving.is_empty() {
+            return None;
+        }
+        self.tasks.pop_front();
+        Some(task.what)
     }
 
     fn next(&self) -> u64 {
-        self.sends.front().map_or(NEVER, |(at, ..)| *at)
+        let task = self.tasks.front().map(|task| self.clock + task.left_ns);
+        let receiving = self.receiving.front().map(|(done, _)| *done);
+        receiving.or(task).unwrap_or(NEVER)
     }
 }
 
@@ -96,6 +150,10 @@ struct Client {
     left: u32,
     /// Segments of the response that arrived, without the last.
     segments: u32,
+    /// Segments that came since it last acknowledged what it had read.
+    unread: u32,
+    /// The whole response has come.
+    complete: bool,
     began: u64,
     backoff: u32,
     /// Number of the exchange: late packets of earlier ones are ignored.
@@ -121,6 +179,8 @@ impl Http {
             state: State::Closed,
             left: 0,
             segments: 0,
+            unread: 0,
+            complete: false,
             began: 0,
             backoff: 0,
             number: 0,
@@ -149,10 +209,9 @@ impl Http {
 
     /// The first client in time acts: opens a connection, or sends again.
     pub(super) fn on_timer(&mut self, host: &mut Host, origin: &Origin) {
-        self.machine.send_due(host, origin);
+        self.work(host, origin);
         let (at, index) = self.timers.first();
         if at > host.now {
-            host.set_source_timer(origin.index, self.next());
             return;
         }
         let client = &mut self.clients[index];
@@ -164,10 +223,10 @@ impl Http {
             client.backoff = (client.backoff + 1).min(BACKOFF_MAX);
         }
         match client.state {
-            State::Closed | State::Opening => self.open(host, origin, index),
-            State::Requested => self.request(host, origin, index),
+            State::Closed | State::Opening => self.open(host.now, index),
+            State::Requested => self.request(host.now, index),
         }
-        host.set_source_timer(origin.index, self.next());
+        self.work(host, origin);
     }
 
     fn next(&self) -> u64 {
@@ -175,7 +234,29 @@ impl Http {
     }
 
     pub(super) fn on_reply(&mut self, host: &mut Host, origin: &Origin, packet: &Packet) {
-        let received = self.machine.work(host.now);
+        self.machine.receive(host.now, packet);
+        self.work(host, origin);
+    }
+
+    /// The machine does what it can have done by now.
+    fn work(&mut self, host: &mut Host, origin: &Origin) {
+        loop {
+            if let Some(packet) = self.machine.received(host.now) {
+                self.received(host, origin, &packet);
+            } else if let Some(work) = self.machine.done(host.now) {
+                match work {
+                    Work::Send { kind, tag } => origin.send(host, kind, tag),
+                    Work::Read { client, number } => self.read(host, origin, client, number),
+                }
+            } else {
+                break;
+            }
+        }
+        host.set_source_timer(origin.index, self.next());
+    }
+
+    /// A packet is received, in its interrupt.
+    fn received(&mut self, host: &mut Host, origin: &Origin, packet: &Packet) {
         let index = (packet.tag & ((1 << CLIENT_BITS) - 1)) as usize;
         let client = &mut self.clients[index];
         if (packet.tag & !FIRST_REQUEST) >> CLIENT_BITS != client.number & NUMBER_MASK {
@@ -185,59 +266,68 @@ impl Http {
             (State::Opening, Kind::SynAck) => {
                 client.left = self.requests_per_connection;
                 client.backoff = 0;
-                let tag = packet.tag;
-                self.machine.send(host, origin, received, Kind::Ack, tag);
-                self.request(host, origin, index);
+                origin.send(host, Kind::Ack, packet.tag);
+                self.request(host.now, index);
             }
             (State::Requested, Kind::Segment) => {
                 client.segments += 1;
-                if client.segments.is_multiple_of(2) {
-                    let tag = packet.tag;
-                    self.machine.send(host, origin, received, Kind::Ack, tag);
-                }
+                client.unread += 1;
+                self.machine.read(host.now, index, client.number);
             }
             (State::Requested, Kind::LastSegment) if client.segments + 1 >= self.segments => {
+                client.unread += 1;
+                client.complete = true;
                 if self.server_closes && client.left == 1 {
-                    let tag = packet.tag;
-                    self.machine.send(host, origin, received, Kind::Ack, tag);
+                    origin.send(host, Kind::Ack, packet.tag);
                 }
-                self.finish(host, origin, index);
+                self.machine.read(host.now, index, client.number);
             }
             // The last one alone is no response: the client asks anew.
             _ => {}
         }
-        host.set_source_timer(origin.index, self.next());
     }
 
-    /// A client sends.
-    fn send(&mut self, host: &mut Host, origin: &Origin, kind: Kind, tag: u32) {
-        let at = self.machine.work(host.now);
-        self.machine.send(host, origin, at, kind, tag);
+    /// A client reads what has come: two segments or more make TCP tell of the room.
+    fn read(&mut self, host: &mut Host, origin: &Origin, index: usize, number: u32) {
+        let client = &mut self.clients[index];
+        if client.number != number || client.state != State::Requested {
+            return;
+        }
+        if client.unread >= 2 {
+            client.unread = 0;
+            let tag = number << CLIENT_BITS | index as u32;
+            origin.send(host, Kind::Ack, tag);
+        }
+        if client.complete {
+            self.finish(host, origin, index);
+        }
     }
 
-    fn open(&mut self, host: &mut Host, origin: &Origin, index: usize) {
+    fn open(&mut self, now: u64, index: usize) {
         let client = &mut self.clients[index];
         client.state = State::Opening;
         client.number = client.number.wrapping_add(1) & NUMBER_MASK;
         let tag = client.number << CLIENT_BITS | index as u32;
         let timeout = self.timeout << client.backoff;
         self.timers
-            .set(index, host.now.saturating_add(timeout).min(NEVER - 1));
-        self.send(host, origin, Kind::Syn, tag);
+            .set(index, now.saturating_add(timeout).min(NEVER - 1));
+        self.machine.send(now, Kind::Syn, tag);
     }
 
-    fn request(&mut self, host: &mut Host, origin: &Origin, index: usize) {
+    fn request(&mut self, now: u64, index: usize) {
         let client = &mut self.clients[index];
         // Until one is answered the server may not have accepted the connection.
         let first = client.left == self.requests_per_connection;
         client.state = State::Requested;
         client.segments = 0;
+        client.unread = 0;
+        client.complete = false;
         let mark = if first { FIRST_REQUEST } else { 0 };
         let tag = client.number << CLIENT_BITS | index as u32 | mark;
         let timeout = self.timeout << client.backoff;
         self.timers
-            .set(index, host.now.saturating_add(timeout).min(NEVER - 1));
-        self.send(host, origin, Kind::Request, tag);
+            .set(index, now.saturating_add(timeout).min(NEVER - 1));
+        self.machine.send(now, Kind::Request, tag);
     }
 
     fn finish(&mut self, host: &mut Host, origin: &Origin, index: usize) {
@@ -252,12 +342,17 @@ impl Http {
         client.began = host.now;
         if client.left > 0 {
             client.number = client.number.wrapping_add(1) & NUMBER_MASK;
-            self.request(host, origin, index);
+            self.request(host.now, index);
             return;
         }
         client.state = State::Closed;
         let tag = client.number << CLIENT_BITS | index as u32;
         self.timers.set(index, host.now);
-        self.send(host, origin, Kind::Fin, tag);
+        let kind = if self.server_closes {
+            Kind::SecondFin
+        } else {
+            Kind::Fin
+        };
+        self.machine.send(host.now, kind, tag);
     }
 }
