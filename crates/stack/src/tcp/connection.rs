@@ -61,8 +61,6 @@ pub(super) struct Connection {
     /// For whose priority the TCP thread works for it.
     pub(super) owner: Caller,
     account: Arc<Account>,
-    /// Readable once something happened that an event loop waits for.
-    waker: Waker,
     /// For calls that wait. Not the descriptor: a call that waits for room would miss its
     /// waking if another one, that waits for data, cleared it in between.
     changed: Condvar,
@@ -178,7 +176,6 @@ impl Connection {
             began,
             owner,
             account,
-            waker: Waker::new()?,
             changed: Condvar::new(),
             inner: Mutex::new(Inner {
                 interface,
@@ -193,7 +190,7 @@ impl Connection {
                 held_up: false,
                 missed: 0,
                 ask_at: None,
-                waiters: Waiters::default(),
+                waiters: Waiters::new(Waker::new()?),
                 timer: None,
                 listener,
                 pace: Pace::default(),

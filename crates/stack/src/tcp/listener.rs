@@ -165,9 +165,12 @@ impl Listener {
 
     /// Whoever waits is to look again.
     pub(super) fn wake(&self) {
-        // Whoever has not seen a failure of the device may still clear it.
-        drop(self.waiting.lock());
-        self.waker.wake();
+        // Whoever has not seen a failure of the device may still clear it, and an event loop has nobody to ask
+        // once the listener was dropped.
+        let waiting = self.waiting.lock();
+        if !waiting.closed {
+            self.waker.wake();
+        }
     }
 
     /// Beyond the backlog SYNs end at the demultiplexer, but those that get a cookie. Once strangers have
@@ -444,6 +447,8 @@ impl Drop for TcpListener {
         }
         let mut waiting = listener.waiting.lock();
         waiting.closed = true;
+        // Half-open connections keep the descriptor open for a while.
+        listener.waker.clear();
         let unaccepted = std::mem::take(&mut waiting.established);
         let timer = waiting.timer.take();
         drop(waiting);

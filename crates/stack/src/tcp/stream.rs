@@ -20,6 +20,7 @@ use crate::socket::addresses::{first_that_works, on_a_free_port};
 use crate::socket::options::{Options, Waits, waiting_methods};
 use crate::socket::readiness::Readiness;
 use crate::stack::Stack;
+use crate::wait::Waker;
 
 /// A TCP connection of a [`Stack`]. Dropping it sends what was written and ends
 /// the connection, without waiting, while the stack goes on. The drop of the stack's last handle waits a
@@ -38,6 +39,8 @@ use crate::stack::Stack;
 pub struct TcpStream {
     stack: Stack,
     connection: Arc<Connection>,
+    /// For event loops.
+    descriptor: Arc<Waker>,
     options: Options,
     /// It is known that it has come about.
     connected: AtomicBool,
@@ -67,6 +70,7 @@ impl TcpStream {
     fn new(stack: &Stack, connection: Arc<Connection>) -> Self {
         Self {
             stack: stack.clone(),
+            descriptor: connection.descriptor(),
             connection,
             options: Options::default(),
             connected: AtomicBool::new(false),
@@ -500,7 +504,7 @@ impl AsFd for TcpStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         let host = self.stack.host();
         self.connection.await_by_descriptor(host, &self.read_shut);
-        self.connection.as_fd()
+        self.descriptor.as_fd()
     }
 }
 

@@ -18,6 +18,7 @@ mod closed;
 mod cookies;
 mod credit;
 mod descriptors;
+mod dropped;
 mod ends;
 mod examples;
 mod faulty_kernel;

@@ -59,6 +59,7 @@ impl Connection {
         let mut inner = self.inner.lock();
         inner.listener = None;
         inner.abandoned = true;
+        inner.waiters.close();
         inner.owed_since = Some(now);
         inner.socket().close();
         self.after(inner, host, now);

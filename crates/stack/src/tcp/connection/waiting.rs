@@ -1,6 +1,6 @@
 //! Who waits for a connection, and who wakes them.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -53,8 +53,11 @@ impl Kinds {
 }
 
 /// What a connection's owners wait for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Waiters {
+    /// Readable once something happened that an event loop waits for. None: the owner is gone. It must be
+    /// closed with the stream: event loops forget what was closed, and hear of what was not for ever.
+    waker: Option<Arc<Waker>>,
     /// In a call.
     calls: Kinds,
     /// By the descriptor: what a call has not found since.
@@ -66,22 +69,39 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
+    pub(super) fn new(waker: Waker) -> Self {
+        Self {
+            waker: Some(Arc::new(waker)),
+            calls: Kinds::default(),
+            descriptor: Kinds::default(),
+            told: false,
+            left: 0,
+        }
+    }
+
+    /// Nobody waits any more.
+    pub(super) fn close(&mut self) {
+        (self.waker, self.descriptor) = (None, Kinds::default());
+    }
+
     /// A call that waits for the descriptor has not found what it wanted. What else has come about
     /// the owner may not have seen, so it stays told, but not for ever: who has stopped reading
     /// waits for room alone.
-    fn on_nothing(&mut self, wanted: Kinds, ready: Kinds, waker: &Waker) {
+    fn on_nothing(&mut self, wanted: Kinds, ready: Kinds) {
         self.descriptor = self.descriptor.and(wanted);
         let others = self.descriptor.common(ready);
         if others.is_empty() || self.left >= LEFT_MAX {
             self.descriptor = self.descriptor.without(others);
             self.left = 0;
             self.told = false;
-            waker.clear();
+            if let Some(waker) = &self.waker {
+                waker.clear();
+            }
         } else {
             self.left += 1;
             self.told = true;
             // Also if it is readable: an event loop that hears of each change once has heard of this.
-            waker.wake();
+            self.wake();
         }
     }
 
@@ -91,9 +111,15 @@ impl Waiters {
         self.left = 0;
     }
 
-    fn tell(&mut self, waker: &Waker) {
+    fn tell(&mut self) {
         if !self.told {
             self.told = true;
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
             waker.wake();
         }
     }
@@ -142,7 +168,7 @@ impl Connection {
             (_, true) => inner.waiters.on_found(wanted),
             (Wait::Not, false) => {
                 let ready = inner.ready();
-                inner.waiters.on_nothing(wanted, ready, &self.waker);
+                inner.waiters.on_nothing(wanted, ready);
             }
             (Wait::For(_) | Wait::Ever, false) => {
                 inner.waiters.calls = inner.waiters.calls.and(wanted);
@@ -181,9 +207,18 @@ impl Connection {
         }
     }
 
+    /// Readable once something happened that a call had to wait for; for its only owner.
+    pub(in crate::tcp) fn descriptor(&self) -> Arc<Waker> {
+        let inner = self.inner.lock();
+        let Some(waker) = &inner.waiters.waker else {
+            unreachable!("only the owner's drop takes it away")
+        };
+        Arc::clone(waker)
+    }
+
     /// The descriptor tells of what was found, too: an event loop has not seen it.
     pub(in crate::tcp) fn tell(&self) {
-        self.inner.lock().waiters.tell(&self.waker);
+        self.inner.lock().waiters.tell();
     }
 
     /// Whoever waits is to look again.
@@ -195,15 +230,8 @@ impl Connection {
         inner.waiters.calls = Kinds::default();
         self.changed.notify_all();
         if !inner.waiters.descriptor.is_empty() {
-            inner.waiters.tell(&self.waker);
+            inner.waiters.tell();
         }
-    }
-}
-
-/// Readable once something happened that a call had to wait for.
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.waker.as_fd()
     }
 }
 
