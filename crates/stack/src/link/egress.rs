@@ -87,6 +87,12 @@ impl Egress {
         self.addresses.iter().any(|net| net.addr() == address)
     }
 
+    /// Whether it is this host, by an address of the stack's or by one that is every host's own (RFC 1122, 3.2.1.3;
+    /// RFC 4291, 2.5.3). Nothing for it may leave.
+    fn is_this_host(&self, address: IpAddr) -> bool {
+        address.is_loopback() || self.is_local(address)
+    }
+
     /// Whether what comes by the link may be from there: nobody else has an address of ours, and all hosts of
     /// a network send nothing (RFC 1122, 3.2.1.3).
     #[inline]
@@ -180,7 +186,7 @@ impl Egress {
     ///
     /// `NetworkUnreachable`: there is none, or it is many. `HostUnreachable`: it is this host.
     pub(crate) fn check_route(&self, destination: IpAddr) -> io::Result<()> {
-        if self.is_local(destination) {
+        if self.is_this_host(destination) {
             return Err(host_unreachable());
         }
         let there = self.peer.is_some() || self.has_route(destination);
@@ -253,7 +259,7 @@ impl Egress {
         batch: &mut Batch,
         now: Instant,
     ) -> io::Result<()> {
-        if via.is_none() && self.is_local(destination) {
+        if via.is_none() && self.is_this_host(destination) {
             // Nobody answers for an address of ours.
             return Err(host_unreachable());
         }

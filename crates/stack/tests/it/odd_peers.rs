@@ -158,18 +158,26 @@ fn of_both_families() -> (SimulatedDevice, Stack) {
             "10.0.0.2/24".parse().unwrap(),
             "fd00::2/64".parse().unwrap(),
         ],
+        gateways: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
         ..StackConfig::default()
     };
     (cable, Stack::start(device, &config).unwrap())
 }
 
 /// It asked the link for its own address, and said three seconds later that nobody has it. A datagram was
-/// lost without a word.
+/// lost without a word. What is a host's own in any case (RFC 1122, 3.2.1.3) was sent to the gateway.
 #[test]
 fn a_stack_does_not_reach_itself_and_says_so_at_once() {
     let (cable, stack) = of_both_families();
     let socket = UdpSocket::bind(&stack, "[::]:0").unwrap();
-    for own in ["10.0.0.2:1", "[fd00::2]:1"] {
+    for own in [
+        "10.0.0.2:1",
+        "[fd00::2]:1",
+        "127.0.0.1:1",
+        "127.9.9.9:1",
+        "[::1]:1",
+        "[::ffff:127.0.0.1]:1",
+    ] {
         let connected = TcpStream::connect_nonblocking(&stack, own.parse().unwrap());
         let error = connected.map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::HostUnreachable, "{own}: {error}");
