@@ -35,6 +35,9 @@ pub(crate) struct Egress {
     nobodys: Box<[IpAddr]>,
     gateways: Box<[IpAddr]>,
     neighbours: Mutex<Neighbours>,
+    /// When a neighbour was last found to have moved, in nanoseconds: where frames came from before that
+    /// says nothing any more.
+    moved_at: AtomicU64,
     /// On a device that shares the kernel's addresses, where neighbours that are asked answer the
     /// kernel: where they were when they were last heard of, under the addresses of next hops.
     heard: Option<Mutex<Peers>>,
@@ -65,6 +68,7 @@ impl Egress {
             addresses: addresses.into(),
             gateways: gateways.into(),
             neighbours: Mutex::default(),
+            moved_at: AtomicU64::new(0),
             memberships: memberships_of(&*device, addresses),
             paths: Paths::new()?,
             proxies,
@@ -367,11 +371,23 @@ impl Egress {
         let Some(mac) = mac else {
             return self.neighbours.lock().confirm(address, word, now);
         };
-        let waited = self.neighbours.lock().learn(address, mac, word, now);
+        let mut neighbours = self.neighbours.lock();
+        let before = neighbours.known(address);
+        let waited = neighbours.learn(address, mac, word, now);
+        if before.is_some() && neighbours.known(address) != before {
+            self.moved_at.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        drop(neighbours);
         for mut frame in waited {
             emit::set_link_destination(&mut frame, mac);
             batch.push_back(frame);
         }
+    }
+
+    /// When a neighbour was last found to have moved.
+    #[inline]
+    pub(crate) fn moved_at(&self) -> Instant {
+        Instant::from_nanos(self.moved_at.load(Ordering::Relaxed))
     }
 
     /// Appends what tells neighbours where our addresses are. The other end of a link of two knows it.

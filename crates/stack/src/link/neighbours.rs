@@ -164,15 +164,18 @@ impl Neighbours {
         if !known {
             self.make_room();
         }
-        let entry = self
-            .entries
-            .entry(address)
-            .or_insert_with(|| Entry::new(now));
+        let entry = self.entries.entry(address);
+        let entry = entry.or_insert_with(|| Entry::new(now));
         self.unknown -= usize::from(known && entry.mac.is_none());
         entry.hear(mac, word, now);
         let pending = std::mem::take(&mut entry.pending);
         self.pending -= pending.len();
         pending
+    }
+
+    /// Where the neighbour at `address` is, as was last said.
+    pub(crate) fn known(&self, address: IpAddr) -> Option<Mac> {
+        self.entries.get(&address)?.mac
     }
 
     /// The neighbour at `address` has not said where it is. If it answers a question, it is where it was.

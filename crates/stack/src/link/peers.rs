@@ -31,10 +31,11 @@ impl Peers {
         before.is_none_or(|(known, mac, _)| (known, mac) != (address, via))
     }
 
-    /// Where `address` was within the last minute.
-    pub(crate) fn get(&self, address: IpAddr, now: Instant) -> Option<Mac> {
+    /// Where `address` was within the last minute, and since somebody moved.
+    pub(crate) fn get(&self, address: IpAddr, moved_at: Instant, now: Instant) -> Option<Mac> {
         let (known, via, since) = self.places[place(address)]?;
-        (known == address && now.saturating_since(since) < BELIEVED).then_some(via)
+        let is_believed = since >= moved_at && now.saturating_since(since) < BELIEVED;
+        (known == address && is_believed).then_some(via)
     }
 
     /// Where `address` was when it was last heard of.
@@ -58,19 +59,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_are_remembered_for_a_minute() {
+    fn peers_are_remembered_for_a_minute_unless_somebody_moved() {
         let mut peers = Peers::new();
         let (address, mac) = ("10.0.0.1".parse().unwrap(), [2; 6]);
-        assert_eq!(peers.get(address, Instant::ZERO), None);
+        let get = |peers: &Peers, now| peers.get(address, Instant::ZERO, now);
+        assert_eq!(get(&peers, Instant::ZERO), None);
         assert!(peers.remember(address, mac, Instant::ZERO));
         assert!(!peers.remember(address, mac, Instant::ZERO));
-        assert_eq!(peers.get(address, Instant::ZERO), Some(mac));
+        assert_eq!(get(&peers, Instant::ZERO), Some(mac));
+        let moved_at = Instant::from_nanos(1);
+        assert_eq!(peers.get(address, moved_at, moved_at), None);
         let later = Instant::ZERO + BELIEVED;
-        assert_eq!(peers.get(address, later), None);
+        assert_eq!(get(&peers, later), None);
         assert_eq!(peers.last(address), Some(mac));
         for k in 0..10_000_u32 {
             peers.remember(IpAddr::from(k.to_be_bytes()), [4; 6], Instant::ZERO);
         }
-        assert_ne!(peers.get(address, Instant::ZERO), Some([4; 6]));
+        assert_ne!(get(&peers, Instant::ZERO), Some([4; 6]));
     }
 }

@@ -325,7 +325,7 @@ impl UdpSocket {
 
     /// Where a peer's datagrams came from on the link.
     pub(super) fn via(&self, peer: IpAddr, now: Instant) -> Option<Mac> {
-        self.peers.lock().get(peer, now)
+        self.peers.lock().get(peer, self.egress().moved_at(), now)
     }
 
     pub(super) fn host(&self) -> &Host {

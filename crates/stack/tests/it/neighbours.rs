@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use plimsoll_packets::frame;
+use plimsoll_packets::frame::{self, Packet};
 use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::device::{Batch, Device};
 use plimsoll_stack::driven::Driven;
@@ -155,6 +155,32 @@ fn who_says_unasked_that_it_has_moved_is_asked() {
     bring_in(&mut driven, &reply);
     for to in [six(1), four(1)] {
         assert_eq!(send(&mut driven, to), (Some(7), 0));
+    }
+}
+
+/// A socket that had heard from it sent where it had been for a minute more.
+#[test]
+fn who_has_moved_is_followed_by_sockets_that_heard_from_it_before() {
+    let mut driven = Driven::new("soft-lrp");
+    bring_in(&mut driven, &question(1, 7));
+    bring_in(&mut driven, &arp(1, 2, 7));
+    for place in [0, 1] {
+        let (from, to) = match place {
+            0 => (four(1), four(2)),
+            _ => (six(1), SocketAddr::new(OURS.into(), 7)),
+        };
+        let datagram = Packet::new(from.ip(), to.ip())
+            .macs(station(7).0, [0xff; 6])
+            .udp(from.port(), 7, b"hello");
+        bring_in(&mut driven, &datagram);
+        driven.sockets[place].recv(&mut [0; 16]).unwrap();
+        assert_eq!(send(&mut driven, from), (Some(7), 0));
+    }
+    let overrides = NdiscNeighborFlags::OVERRIDE;
+    bring_in(&mut driven, &answer(1, ALL_NODES, overrides, Some(8)));
+    bring_in(&mut driven, &arp(1, 1, 8));
+    for to in [six(1), four(1)] {
+        assert_eq!(send(&mut driven, to).0, Some(8), "followed");
     }
 }
 
