@@ -1,6 +1,6 @@
 //! What depends on when exactly something comes about.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::thread;
@@ -75,6 +75,23 @@ fn a_call_that_finds_the_handshake_s_time_over_does_not_wait() {
         }
     }
     panic!("it waits for a connection that is over");
+}
+
+/// Reading said that it was reset, and writing that it was shut down here.
+#[test]
+fn reading_and_writing_tell_that_nobody_has_answered_the_handshake() {
+    let (_cable, mut parts) = parts();
+    let at = "10.0.0.9:80".parse().unwrap();
+    let mut stream = TcpStream::connect_nonblocking(&parts.stack, at).unwrap();
+    parts.tcp.turn(clock::now()).unwrap();
+    clock::set_ahead(Duration::from_secs(21));
+    parts.tcp.turn(clock::now()).unwrap();
+    let told = [
+        stream.finish_connect().unwrap_err(),
+        stream.read(&mut [0; 9]).unwrap_err(),
+        stream.write(b"early").unwrap_err(),
+    ];
+    assert_eq!(told.map(|error| error.kind()), [ErrorKind::TimedOut; 3]);
 }
 
 /// A connection that the server ends gives its channel back with the acknowledgement of that. The peer's

@@ -8,7 +8,7 @@ use plimsoll_stack::device::simulated::{SimulatedConfig, SimulatedDevice};
 use plimsoll_stack::device::{Batch, Device, Frame};
 use plimsoll_stack::pacing::{FlowRates, Rate};
 use plimsoll_stack::{Filled, PacedSender, PacedSenderConfig};
-use plimsoll_stack::{Stack, StackConfig, TcpListener, TcpStream, UdpSocket};
+use plimsoll_stack::{Readiness, Stack, StackConfig, TcpListener, TcpStream, UdpSocket};
 use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet};
 
 /// No test waits longer for what must come.
@@ -150,4 +150,23 @@ fn what_is_sent_to_a_group_stays_on_the_link_unless_the_socket_is_told_otherwise
         sent = sender.send_due(now, write).unwrap();
     }
     assert_eq!(hops(&cable), [255]);
+}
+
+/// Reading said that the connection was reset, and writing that it was shut down here.
+#[test]
+fn reading_and_writing_tell_why_a_connection_has_not_come_about() {
+    let [one, _other] = pair();
+    let at = "10.0.0.2:81".parse().unwrap();
+    // The call itself tells what is known by its end.
+    let begun = (0..100).find_map(|_| TcpStream::connect_nonblocking(&one, at).ok());
+    let mut stream = begun.unwrap();
+    let ready = stream.poll(Readiness::BOTH, Some(SOON)).unwrap();
+    assert_eq!(ready, Readiness::BOTH);
+    let told = [
+        stream.read(&mut [0; 9]).unwrap_err(),
+        stream.peek(&mut [0; 9]).unwrap_err(),
+        stream.write(b"early").unwrap_err(),
+    ];
+    let told = told.map(|error| error.kind());
+    assert_eq!(told, [ErrorKind::ConnectionRefused; 3]);
 }

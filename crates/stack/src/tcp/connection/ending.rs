@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::table::Arrived;
 use crate::tcp::wire;
 
-/// Beyond this a connection that did not come about was not refused, but given up.
+/// Beyond this a connection that did not come about was given up.
 const GIVEN_UP: Duration = Duration::from_secs(15);
 /// How long a peer may be silent that owes an acknowledgement (RFC 9293, 3.8.3: R2, at least 100 s;
 /// Linux with `tcp_retries2`: 15 minutes).
@@ -33,24 +33,19 @@ pub(in crate::tcp) struct Detached {
 }
 
 impl Connection {
-    /// Why it did not come about, as far as is known. smoltcp does not tell a refusal from
-    /// giving up.
+    /// Why it did not come about, as far as is known.
     pub(in crate::tcp) fn refusal(&self) -> io::Error {
-        let inner = self.inner.lock();
-        let ended_at = inner.ended_at.unwrap_or_else(crate::clock::now);
-        match inner.trouble {
-            Some(errno) => io::Error::from_raw_os_error(errno),
-            None if ended_at.saturating_since(self.began) > GIVEN_UP => {
-                io::ErrorKind::TimedOut.into()
-            }
-            None => io::ErrorKind::ConnectionRefused.into(),
-        }
+        self.reason(io::ErrorKind::ConnectionRefused.into())
     }
 
     /// Why reading or writing failed, where that is known better.
     pub(in crate::tcp) fn reason(&self, error: io::Error) -> io::Error {
-        let trouble = self.inner.lock().trouble;
-        trouble.map_or(error, io::Error::from_raw_os_error)
+        let inner = self.inner.lock();
+        match inner.trouble {
+            Some(errno) => io::Error::from_raw_os_error(errno),
+            None if inner.was_given_up(self.began) => io::ErrorKind::TimedOut.into(),
+            None => error,
+        }
     }
 
     /// The owner is gone: what was written is sent, then the connection ends. It is reset where something
@@ -174,12 +169,26 @@ impl Inner {
         state != State::SynReceived
     }
 
-    /// A reset was brought in. smoltcp ignores one that begins before data that was not acknowledged yet.
+    /// A reset was brought in. smoltcp ignores one that begins before data that was not acknowledged yet, and
+    /// one that is no answer to our SYN.
     pub(super) fn on_reset(&mut self, before: State) {
-        let unknown = matches!(before, State::Closed | State::Listen | State::SynSent);
-        if !unknown && self.socket().state() == State::Closed {
-            self.trouble = Some(libc::ECONNRESET);
+        if self.socket().state() == State::Closed {
+            self.trouble = match before {
+                State::Closed | State::Listen => self.trouble,
+                State::SynSent => Some(libc::ECONNREFUSED),
+                _ => Some(libc::ECONNRESET),
+            };
         }
+    }
+
+    /// Whether nobody has answered a handshake, for as long as it is tried. smoltcp does not tell that from an
+    /// end that was wanted here.
+    fn was_given_up(&self, began: Instant) -> bool {
+        let ended_at = self.ended_at.unwrap_or_else(crate::clock::now);
+        // The handshake's own timeout goes when it is done.
+        let socket = self.sockets.get::<Socket<'_>>(self.handle);
+        let is_undone = socket.state() == State::Closed && socket.timeout().is_some();
+        is_undone && ended_at.saturating_since(began) > GIVEN_UP
     }
 
     /// Whether a segment counts as a sign of the peer: after the handshake one that acknowledges what
