@@ -202,24 +202,23 @@ impl UdpSocket {
     }
 
     /// From now on datagrams come from `to` alone, and [`send`](Self::send) sends there.
-    /// [`send_to`](Self::send_to) still sends anywhere. Of several addresses it is the first that works.
+    /// [`send_to`](Self::send_to) still sends anywhere. Of several addresses it is the first that works. A socket that
+    /// is connected already is connected to another peer.
     ///
     /// # Errors
     ///
-    /// It cannot be reached from this socket's address, or the socket is
-    /// connected already. `InvalidInput`: it shares its address ([`bind_shared`](Self::bind_shared)).
+    /// Nothing has changed then. It cannot be reached from this socket's address. `InvalidInput`: it shares its address
+    /// ([`bind_shared`](Self::bind_shared)).
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
         first_that_works(to, |to| self.connect_one(to))
     }
 
     fn connect_one(&self, to: SocketAddr) -> io::Result<()> {
         let mut peer = self.peer.write();
-        if peer.is_some() {
-            return Err(io::Error::from_raw_os_error(libc::EISCONN));
-        }
+        let before = peer.map(|peer| (peer.local, peer.remote));
         let (local, remote) = self.host().ends(self.bound, to)?;
         let mut table = self.host().table.lock();
-        table.connect(Protocol::Udp, (self.bound, local), remote, self.channel)?;
+        table.connect_udp(self.bound, before, (local, remote), self.channel)?;
         *peer = Some(Peer { local, remote });
         Ok(())
     }

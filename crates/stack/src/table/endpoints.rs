@@ -95,20 +95,32 @@ impl Table {
         self.groups.has_others(channel)
     }
 
-    /// From now on the channel gets what comes from `remote` only.
-    pub(crate) fn connect(
+    /// From now on the channel gets what comes to the first of `ends` from the second only. `before`: those that it
+    /// is connected between until then.
+    pub(crate) fn connect_udp(
         &mut self,
-        protocol: Protocol,
-        (bound, local): (SocketAddr, SocketAddr),
-        remote: SocketAddr,
+        bound: SocketAddr,
+        before: Option<(SocketAddr, SocketAddr)>,
+        ends: (SocketAddr, SocketAddr),
         channel: ChannelId,
     ) -> io::Result<()> {
         if self.groups.contains(channel) {
             return Err(error::shared(bound));
         }
-        let connected = self.demux.connect(protocol, local, remote, channel);
-        connected.map_err(|error| refused(local, &error))?;
-        self.demux.unbind(protocol, bound);
+        // First: there may be no room for one more.
+        if let Some((local, remote)) = before {
+            self.demux.disconnect(Protocol::Udp, local, remote);
+        }
+        let mut connect = |(local, remote)| {
+            let connected = self.demux.connect(Protocol::Udp, local, remote, channel);
+            connected.map_err(|error| refused(local, &error))
+        };
+        if let Err(error) = connect(ends) {
+            // There was room for it a moment ago.
+            before.map(connect).transpose()?;
+            return Err(error);
+        }
+        self.demux.unbind(Protocol::Udp, bound);
         self.held.insert(channel, bound);
         Ok(())
     }

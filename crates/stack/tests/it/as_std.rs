@@ -170,3 +170,39 @@ fn reading_and_writing_tell_why_a_connection_has_not_come_about() {
     let told = told.map(|error| error.kind());
     assert_eq!(told, [ErrorKind::ConnectionRefused; 3]);
 }
+
+/// It could be connected once.
+#[test]
+fn a_datagram_socket_can_be_connected_to_another_peer() {
+    let [one, other] = pair();
+    let [first, second] = ["10.0.0.2:7", "10.0.0.2:8"].map(|at| {
+        let peer = UdpSocket::bind(&other, at).unwrap();
+        peer.set_read_timeout(Some(SOON)).unwrap();
+        peer
+    });
+    let at = |peer: &UdpSocket| peer.local_addr().unwrap();
+    let socket = UdpSocket::bind(&one, "0.0.0.0:1000").unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    for peer in [&first, &second, &first, &first] {
+        socket.connect(at(peer)).unwrap();
+        assert_eq!(socket.peer_addr().unwrap(), at(peer));
+        socket.send(b"hello").unwrap();
+        let (_, from) = peer.recv_from(&mut [0; 16]).unwrap();
+        for sender in [&first, &second] {
+            sender
+                .send_to(&at(sender).port().to_be_bytes(), from)
+                .unwrap();
+        }
+        let mut port = [0; 2];
+        assert_eq!(socket.recv_from(&mut port).unwrap().1, at(peer));
+    }
+    // What cannot be reached changes nothing.
+    socket.connect("[fd00::2]:7").unwrap_err();
+    assert_eq!(socket.peer_addr().unwrap(), at(&first));
+    socket.send(b"hello").unwrap();
+    first.recv(&mut [0; 16]).unwrap();
+    // Its address is free after it, and not before.
+    UdpSocket::bind(&one, "0.0.0.0:1000").unwrap_err();
+    drop(socket);
+    UdpSocket::bind(&one, "0.0.0.0:1000").unwrap();
+}
