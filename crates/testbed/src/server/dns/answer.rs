@@ -91,14 +91,15 @@ impl Zone {
                 rcode.into(),
             )
         };
+        // Of what operation else is not known what it consists of.
+        if message.header().opcode() != Opcode::QUERY {
+            return unasked(builder, Rcode::NOTIMP);
+        }
         let Ok(asked) = message.sole_question() else {
             return unasked(builder, Rcode::FORMERR);
         };
         if edns.is_err() {
             return unasked(builder, Rcode::FORMERR);
-        }
-        if message.header().opcode() != Opcode::QUERY {
-            return unasked(builder, Rcode::NOTIMP);
         }
         if found.is_some_and(|edns| edns.version != 0) {
             let builder = builder.start_error(message, Rcode::NOERROR);

@@ -241,6 +241,23 @@ fn what_is_no_query_gets_an_error_or_silence() {
     assert!(!zone.answer(&good[..11], Transport::Udp, &mut answer));
 }
 
+/// What follows the header of such a query is not known, and need not be questions (RFC 8906, 8.1.4; RFC
+/// 8490, 5.1). It was a format error.
+#[test]
+fn an_unknown_operation_is_told_so_whatever_it_consists_of() {
+    let (zone, mut answer) = (zone(ZONE).unwrap(), Vec::new());
+    let mut header = [0; 12];
+    for opcode in 1..16 {
+        header[2] = opcode << 3;
+        for records in 0..4 {
+            header[5] = records;
+            assert!(zone.answer(&header, Transport::Udp, &mut answer));
+            assert_eq!(told(&answer), "NOTIMP", "{opcode}, {records}");
+            assert_eq!(answer.len(), header.len());
+        }
+    }
+}
+
 /// A good query, parts of which were overwritten, repeated or cut off.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let names = [
