@@ -138,19 +138,36 @@ fn with_slash(path: &str) -> String {
     format!("./{}/", encoded.collect::<String>())
 }
 
+/// Media types by the end of a file's name, in small letters.
+const KINDS: [(&str, &str); 19] = [
+    ("html", "text/html; charset=utf-8"),
+    ("htm", "text/html; charset=utf-8"),
+    ("css", "text/css; charset=utf-8"),
+    ("js", "text/javascript; charset=utf-8"),
+    ("mjs", "text/javascript; charset=utf-8"),
+    ("txt", "text/plain; charset=utf-8"),
+    ("md", "text/plain; charset=utf-8"),
+    ("json", "application/json"),
+    ("xml", "application/xml"),
+    ("pdf", "application/pdf"),
+    ("wasm", "application/wasm"),
+    ("svg", "image/svg+xml"),
+    ("png", "image/png"),
+    ("jpg", "image/jpeg"),
+    ("jpeg", "image/jpeg"),
+    ("gif", "image/gif"),
+    ("webp", "image/webp"),
+    ("ico", "image/x-icon"),
+    ("woff2", "font/woff2"),
+];
+
 /// The media type that a file's name tells.
 fn kind_of(file: &Path) -> &'static str {
-    match file.extension().and_then(|extension| extension.to_str()) {
-        Some("html" | "htm") => "text/html; charset=utf-8",
-        Some("css") => "text/css; charset=utf-8",
-        Some("js") => "text/javascript; charset=utf-8",
-        Some("txt" | "md") => "text/plain; charset=utf-8",
-        Some("json") => "application/json",
-        Some("svg") => "image/svg+xml",
-        Some("png") => "image/png",
-        Some("jpg" | "jpeg") => "image/jpeg",
-        _ => "application/octet-stream",
-    }
+    let end = file.extension().unwrap_or_default();
+    let known = KINDS
+        .iter()
+        .find(|(known, _)| end.eq_ignore_ascii_case(known));
+    known.map_or("application/octet-stream", |(_, kind)| kind)
 }
 
 #[cfg(test)]
@@ -159,6 +176,22 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
+
+    /// A picture of most cameras was saved to the disk, and a module was not run.
+    #[test]
+    fn the_media_type_is_told_of_a_name_in_letters_of_either_case() {
+        for (name, kind) in [
+            ("INDEX.HTM", "text/html; charset=utf-8"),
+            ("a/DSC01.JPG", "image/jpeg"),
+            ("module.mjs", "text/javascript; charset=utf-8"),
+            ("code.wasm", "application/wasm"),
+            ("x.gif", "image/gif"),
+            ("none", "application/octet-stream"),
+            (".png", "application/octet-stream"),
+        ] {
+            assert_eq!(kind_of(Path::new(name)), kind, "{name}");
+        }
+    }
 
     /// Its page was sent, and what that refers to was looked for beside the directory.
     #[test]
