@@ -165,8 +165,7 @@ impl Device for TapDevice {
             match (&self.file).write(frame) {
                 Ok(_) => {}
                 Err(error) if is_for_later(&error) => break,
-                // The interface is down: a cable that is not plugged in.
-                Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                Err(error) if is_refused(&error) => {
                     self.unsent.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) => return Err(broken(error)),
@@ -271,6 +270,12 @@ impl Wrapper for TunDevice {
 /// Nothing to read, or the interface is down.
 fn nothing_now(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EIO)
+}
+
+/// The interface is down, as a cable that is not plugged in, or the frame is none, or holds no packet where there
+/// are packets alone.
+fn is_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
 }
 
 /// The device's queue is full, or the kernel's memory is short.

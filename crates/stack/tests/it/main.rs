@@ -54,6 +54,7 @@ mod shared_socket;
 mod snooping;
 mod steering;
 mod taken;
+mod tap;
 mod tcp;
 mod tcp_channels;
 mod tended;
