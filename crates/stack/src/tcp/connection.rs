@@ -99,8 +99,8 @@ struct Inner {
     trouble: Option<i32>,
     ended_at: Option<Instant>,
     window: PeerWindow,
-    /// Its owner is gone.
-    abandoned: bool,
+    /// Since when its owner is gone.
+    abandoned_at: Option<Instant>,
     /// Since when an acknowledgement is waited for in vain.
     owed_since: Option<Instant>,
     keepalive: Keepalive,
@@ -199,7 +199,7 @@ impl Connection {
                 trouble: None,
                 ended_at: None,
                 window: PeerWindow::default(),
-                abandoned: false,
+                abandoned_at: None,
                 owed_since: None,
                 keepalive: Keepalive::default(),
             }),

@@ -258,7 +258,7 @@ impl Tcp {
         connections.collect()
     }
 
-    /// There was no place for a connection: those whose owners are gone and whose peers are silent lose
+    /// There was no place for a connection: those whose owners are gone and whose peers are silent or slow lose
     /// theirs, for who tries again.
     fn make_places(&self, host: &Host, now: Instant) {
         let mut look_at = self.places_look_at.lock();
@@ -267,9 +267,9 @@ impl Tcp {
         }
         *look_at = now + PLACES_LOOK;
         drop(look_at);
-        let silent = self.connections().into_iter();
-        let silent = silent.filter(|one| one.is_left_alone(now));
-        silent.for_each(|one| one.abort(host, now));
+        let left = self.connections().into_iter();
+        let left = left.filter(|one| one.gives_way(now));
+        left.for_each(|one| one.abort(host, now));
     }
 
     /// The endpoint is gone. To be called before the table gives its channel to another one,

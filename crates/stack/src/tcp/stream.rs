@@ -34,8 +34,8 @@ use crate::wait::Waker;
 ///
 /// A peer that is silent for 15 minutes while it owes an acknowledgement is given up: reading and
 /// writing return `TimedOut`. After the drop, a peer is given up that acknowledges nothing for a
-/// minute. Who only reads waits for ever for a peer that is gone, but for
-/// [`set_keepalive`](Self::set_keepalive).
+/// minute, and sooner where a new connection finds no place. Who only reads waits for ever for a peer
+/// that is gone, but for [`set_keepalive`](Self::set_keepalive).
 pub struct TcpStream {
     stack: Stack,
     connection: Arc<Connection>,

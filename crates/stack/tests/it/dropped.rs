@@ -1,6 +1,6 @@
-//! What an event loop hears of sockets that were dropped.
+//! What becomes of sockets that were dropped: what an event loop hears of them, and who gets their places.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use plimsoll_stack::driven::Driven;
 use plimsoll_stack::{Stack, StackConfig, TcpListener};
 use smoltcp::wire::{EthernetFrame, Ipv4Packet, TcpPacket};
 
-use crate::raw_peer::{Peer, SERVER};
+use crate::raw_peer::{Peer, SECOND, SERVER, sent};
 
 /// Waits for the socket as long as its descriptor is there.
 fn waiting_for(socket: &impl AsFd) -> Epoll {
@@ -89,4 +89,38 @@ fn answer_to(cable: &SimulatedDevice, port: u16) -> u32 {
         }
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// A byte every four seconds kept a place for days.
+#[test]
+fn who_acknowledges_little_gives_way_to_who_has_no_place_after_a_minute() {
+    let mut driven = Driven::without_cookies("soft-lrp");
+    // There are three places.
+    let mut slow: Vec<_> = (5001..=5003)
+        .map(|port| {
+            let (mut peer, mut stream) = Peer::connect(&mut driven, port);
+            assert_eq!(stream.write(&[7; 4096]).unwrap(), 2048);
+            drop(stream);
+            peer.expected = peer.take(&mut driven)[0].sequence;
+            peer
+        })
+        .collect();
+    let mut next = Peer::new(5004);
+    let mut given_up = None;
+    for second in (0..100).step_by(4) {
+        for peer in &mut slow {
+            peer.expected += 1;
+            peer.send_in(&mut driven, second * SECOND, TcpFlags::ACK);
+        }
+        sent(&mut driven);
+        next.send_in(&mut driven, (second + 1) * SECOND, TcpFlags::SYN);
+        let resets = sent(&mut driven).iter().filter(|one| one.rst).count();
+        if resets > 0 {
+            given_up = Some((second, resets));
+            break;
+        }
+    }
+    assert_eq!(given_up, Some((60, 3)));
+    next.send_in(&mut driven, 63 * SECOND, TcpFlags::SYN);
+    assert!(next.take(&mut driven)[0].syn);
 }

@@ -29,7 +29,7 @@ pub(crate) struct Segment {
 }
 
 /// All TCP segments that the stack sent since this was asked.
-fn sent(driven: &mut Driven) -> Vec<Segment> {
+pub(crate) fn sent(driven: &mut Driven) -> Vec<Segment> {
     let mut batch = Batch::new();
     driven.cable.receive(&mut batch, 256).unwrap();
     let segments = batch.iter().filter_map(|frame| {
@@ -91,7 +91,7 @@ impl Peer {
     }
 
     /// As [`send`](Self::send), so much later.
-    fn send_in(&mut self, driven: &mut Driven, time: Duration, flags: TcpFlags) {
+    pub(crate) fn send_in(&mut self, driven: &mut Driven, time: Duration, flags: TcpFlags) {
         driven.cable.send(&self.frame(flags, &[]));
         driven.receive();
         driven.work_in(time);
@@ -272,7 +272,7 @@ fn what_is_closed_one_way_goes_on_the_other() {
     assert_eq!(&more, b"more");
 }
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// It was kept for ever, with what was written, and a writer waited as long.

@@ -19,7 +19,8 @@ const GIVEN_UP: Duration = Duration::from_secs(15);
 /// How long a peer may be silent that owes an acknowledgement (RFC 9293, 3.8.3: R2, at least 100 s;
 /// Linux with `tcp_retries2`: 15 minutes).
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
-/// How long a closed connection may go without an acknowledgement (Linux: `tcp_fin_timeout`).
+/// How long a closed connection may go without an acknowledgement (Linux: `tcp_fin_timeout`), and be there where
+/// others want its place.
 const LINGER: Duration = Duration::from_secs(60);
 /// The same where others want its place: some retransmissions were not acknowledged either.
 const LINGER_CROWDED: Duration = Duration::from_secs(5);
@@ -53,7 +54,7 @@ impl Connection {
     pub(in crate::tcp) fn abandon(&self, host: &Host, now: Instant) {
         let mut inner = self.inner.lock();
         inner.listener = None;
-        inner.abandoned = true;
+        inner.abandoned_at = Some(now);
         inner.waiters.close();
         inner.owed_since = Some(now);
         inner.socket().close();
@@ -67,15 +68,19 @@ impl Connection {
     pub(in crate::tcp) fn is_sending(&self, now: Instant) -> bool {
         let mut inner = self.inner.lock();
         let waits = inner.socket().send_queue() > 0 || inner.held_up || inner.is_due(now);
-        inner.abandoned && inner.consumer.is_some() && waits
+        inner.is_abandoned() && inner.consumer.is_some() && waits
     }
 
-    /// Whether its owner is gone, and its peer acknowledges nothing.
-    pub(in crate::tcp) fn is_left_alone(&self, now: Instant) -> bool {
+    /// Whether its owner is gone, and it gives way to who has no place: its peer acknowledges nothing, or takes
+    /// so long that it may want no more than the place.
+    pub(in crate::tcp) fn gives_way(&self, now: Instant) -> bool {
         let inner = self.inner.lock();
-        let silent = inner.owed_since.map(|since| now.saturating_since(since));
-        let is_closing = inner.abandoned && inner.consumer.is_some();
-        is_closing && silent.is_some_and(|silent| silent >= LINGER_CROWDED)
+        let lasts = |since: Option<Instant>, time| {
+            since.is_some_and(|since| now.saturating_since(since) >= time)
+        };
+        let is_closing = inner.is_abandoned() && inner.consumer.is_some();
+        let is_silent = lasts(inner.owed_since, LINGER_CROWDED);
+        is_closing && (is_silent || lasts(inner.abandoned_at, LINGER))
     }
 
     /// The listener is gone before anybody accepted, the stack before all was sent, or others want its
@@ -116,10 +121,15 @@ pub(super) fn owes_for_end(state: State) -> bool {
 }
 
 impl Inner {
+    /// Its owner is gone.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.abandoned_at.is_some()
+    }
+
     /// Nobody will read any more. What waits to be read, or comes yet, is lost, so the peer must not take
     /// it for delivered (RFC 1122, 4.2.2.13; RFC 2525, 2.17).
     pub(super) fn reset_if_unread(&mut self) {
-        if self.abandoned && self.consumer.is_some() && self.socket().recv_queue() > 0 {
+        if self.is_abandoned() && self.consumer.is_some() && self.socket().recv_queue() > 0 {
             self.socket().abort();
         }
     }
@@ -135,7 +145,7 @@ impl Inner {
 
     /// The peer is there. Who keeps its window closed is waited for as long as there is an owner.
     pub(super) fn on_heard(&mut self, acknowledged: bool, now: Instant) {
-        if acknowledged || !self.abandoned {
+        if acknowledged || !self.is_abandoned() {
             self.owed_since = self.owed_since.map(|_| now);
         }
         self.keepalive.on_heard();
@@ -217,7 +227,11 @@ impl Inner {
 
     /// When the connection ends unless something is heard of the peer.
     pub(super) fn given_up_at(&self) -> Option<Instant> {
-        let patience = if self.abandoned { LINGER } else { PATIENCE };
+        let patience = if self.is_abandoned() {
+            LINGER
+        } else {
+            PATIENCE
+        };
         match self.owed_since {
             Some(since) => Some(since + patience),
             None => self.keepalive.given_up_at(),
@@ -237,7 +251,7 @@ impl Inner {
         if self.consumer.is_none() {
             return Event::None;
         }
-        let abandoned = self.abandoned;
+        let abandoned = self.is_abandoned();
         match self.socket().state() {
             // Nothing is left to send, and nobody reads: that the peer takes its time is no reason
             // to keep a place for it.
