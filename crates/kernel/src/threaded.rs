@@ -242,3 +242,40 @@ fn wait_for_threads(
     );
     Err(os("find the interface's polling threads")(source).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::iproute::ip;
+    use crate::namespace;
+    use crate::pass_all::PassAll;
+
+    /// A limit that went on would demote threads that are the host's own again. Needs root.
+    #[test]
+    fn a_limit_ends_before_other_threads_are_set() {
+        namespace::in_new(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 up");
+            let pass_all = PassAll::attach("v0").unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            let knobs = Knobs::open_in(directory.path(), "v0").unwrap();
+            let mut interface = PolledInterface::new(knobs, None);
+            let ended = Cell::new(0);
+            let mut look = || {
+                let end = || ended.set(ended.get() + 1);
+                let are_others = interface.look(Priority::Nice(0), &[0], end).unwrap();
+                (are_others, ended.get())
+            };
+            assert_eq!(look(), (true, 0), "there is none yet");
+            assert_eq!(look(), (false, 0));
+            // Its instance is another one.
+            drop(pass_all);
+            let _pass_all = PassAll::attach("v0").unwrap();
+            assert_eq!(look(), (true, 1));
+            assert_eq!(look(), (false, 1));
+        })
+        .expect("this test makes a namespace: run `sudo make test`");
+    }
+}

@@ -249,4 +249,19 @@ mod tests {
         assert!(!owner.on_word(REST), "and is told once");
         assert!(owner.patience().is_none(), "nothing is turned");
     }
+
+    /// Who hangs for hours would else be told of each attempt, and one that is refused anew of none.
+    #[test]
+    fn a_refusal_is_told_once_until_the_guard_goes_on() {
+        let mut owner = Owner::default();
+        for _ in 0..2 {
+            assert!(!owner.is_refused);
+            owner.on_relief(false);
+            assert!(owner.is_refused);
+            owner.on_word(BEAT);
+        }
+        owner.on_relief(false);
+        owner.on_relief(true);
+        assert!(!owner.is_refused, "settings are back");
+    }
 }

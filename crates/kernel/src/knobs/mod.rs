@@ -48,6 +48,8 @@ mod sweep;
 mod switch_tests;
 mod threads;
 mod turning;
+#[cfg(test)]
+mod turning_tests;
 
 use std::fs::{self, Permissions};
 use std::io;

@@ -285,6 +285,8 @@ pub(super) fn files(
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::super::record::Setting;
     use super::*;
     use crate::iproute::ip;
@@ -373,6 +375,25 @@ mod tests {
                 restore_in(directory.path(), Some("gone0")).1.unwrap();
                 assert_eq!(file.read().unwrap().is_some(), stays);
             }
+        };
+        namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
+    }
+
+    /// Nobody starts there any more, whose start would remove them.
+    #[test]
+    fn what_guards_left_of_namespaces_that_are_gone_is_removed() {
+        let inside = || {
+            let directory = tempfile::tempdir().unwrap();
+            let dead = namespace::in_new(|| (netns_cookie().unwrap(), netns_inode().unwrap()));
+            let (cookie, inode) = dead.unwrap();
+            let lock = directory.path().join(format!("eth1.{cookie}.lock"));
+            fs::write(&lock, format!("1 1 {inode}")).unwrap();
+            // A namespace ends a moment after its last thread.
+            let end = Instant::now() + Duration::from_secs(10);
+            while lock.exists() && Instant::now() < end {
+                restore_in(directory.path(), None).1.unwrap();
+            }
+            assert!(!lock.exists());
         };
         namespace::in_new(inside).expect("this test makes a namespace: run `sudo make test`");
     }

@@ -231,21 +231,26 @@ impl Flooded {
     /// time that was spent promoted.
     fn run(&mut self, end_ms: u64) -> f64 {
         while self.now < CoreInstant::from_nanos(end_ms * 1_000_000) {
-            let passed = self.budget.due(self.now);
-            self.now += passed;
-            if self.budget.limit.inhibited() {
-                self.time += passed * self.idle_percent / 100;
-            } else {
-                self.time += passed;
-                self.promoted += passed;
-            }
-            // The watcher comes before the thread.
-            self.now += self.look;
-            self.looks += self.look;
-            self.budget.on_others(self.look);
-            let _ = self.budget.on_time(self.time, self.now);
+            self.go_on(Duration::MAX);
         }
         self.promoted.as_nanos() as f64 / self.now.as_nanos() as f64
+    }
+
+    /// Goes on to the next look, or for `most`, and looks.
+    fn go_on(&mut self, most: Duration) {
+        let passed = self.budget.due(self.now).min(most);
+        self.now += passed;
+        if self.budget.limit.inhibited() {
+            self.time += passed * self.idle_percent / 100;
+        } else {
+            self.time += passed;
+            self.promoted += passed;
+        }
+        // The watcher comes before the thread.
+        self.now += self.look;
+        self.looks += self.look;
+        self.budget.on_others(self.look);
+        let _ = self.budget.on_time(self.time, self.now);
     }
 }
 
@@ -349,12 +354,12 @@ fn what_a_demoted_thread_takes_from_others_is_counted() {
 #[test]
 fn corrections_forget_neither_use_nor_debt() {
     let mut flooded = Flooded::new(300_000, 0);
-    let mut share = 0.0;
-    for ms in 1..=1000 {
-        // Also within a period, by a whole percent.
-        flooded.budget.set_limit(300_000 + ms % 2 * 10_000);
-        share = flooded.run(ms);
+    // Ten in each period, by a whole percent.
+    for correction in 0..5000 {
+        flooded.budget.set_limit(300_000 + correction % 2 * 10_000);
+        flooded.go_on(POLLING_PERIOD / 10);
     }
+    let share = flooded.run(1000);
     assert!(is_near(share, 30.5), "{share}");
 }
 
@@ -424,4 +429,64 @@ fn whoever_hangs_has_no_thread_demoted_or_promoted() {
     shared.stop.store(true, Ordering::Relaxed);
     watcher.join().unwrap();
     busy.join().unwrap();
+}
+
+/// The look itself costs the CPU of a polling thread some percent, also where two groups share it.
+#[test]
+fn what_watching_took_is_charged_in_equal_parts_to_those_on_its_cpu() {
+    let everywhere: Vec<usize> =
+        (0..nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF)
+            .unwrap()
+            .unwrap() as usize)
+            .collect();
+    let account = |cpus: &[usize]| Account {
+        threads: Vec::new(),
+        due: CoreInstant::ZERO,
+        cpus: cpus.to_vec(),
+        budget: Budget::new(300_000, Duration::ZERO, CoreInstant::ZERO).unwrap(),
+        ahead: None,
+    };
+    let mut accounts = [account(&everywhere), account(&[]), account(&everywhere)];
+    let clock = ThreadClock::of(0).unwrap();
+    let began = clock.time().unwrap();
+    let mut own = began;
+    while clock.time().unwrap() < began + Duration::from_millis(1) {}
+    charge(&mut accounts, clock, &mut own);
+    let part = (own - began) / 2;
+    assert!(part >= Duration::from_micros(500), "{part:?}");
+    let owed = accounts.map(|account| account.budget.owed);
+    assert_eq!(owed, [part, Duration::ZERO, part]);
+}
+
+/// What softirqs take beside the threads is taken off their limit. Too much of it would leave them
+/// none, and a load that ends would leave them more than the limit.
+#[test]
+fn the_meter_corrects_the_limit_between_its_half_and_the_whole() {
+    let limiter = PollingLimit::start(Fraction::from_percent(40), Vec::new()).unwrap();
+    let corrected = |percent: u32, is_wanted, times: usize| {
+        for _ in 0..times {
+            limiter.on_observation(&Observation {
+                elapsed: Duration::from_millis(10),
+                network: Duration::from_millis(10) * percent / 100,
+                is_wanted,
+            });
+        }
+        limiter.shared.limit_ppm.load(Ordering::Relaxed)
+    };
+    assert_eq!(corrected(60, true, 1), 360_000);
+    assert_eq!(corrected(60, true, 100), 200_000);
+    assert_eq!(corrected(20, true, 1), 240_000);
+    assert_eq!(corrected(0, true, 100), 400_000);
+    assert_eq!(corrected(60, true, 1), 360_000);
+    assert_eq!(corrected(60, false, 1), 400_000, "nobody else wants it");
+}
+
+/// A guard's thread would have run as a real-time one for good. Needs root.
+#[test]
+fn whoever_governs_runs_as_before_once_there_is_no_limit() {
+    let own = Scheduling::of(0).unwrap();
+    let limiter = PollingLimit::start(Fraction::from_percent(40), Vec::new()).unwrap();
+    assert_ne!(Scheduling::of(0).unwrap(), own);
+    drop(limiter);
+    assert_eq!(Scheduling::of(0).unwrap(), own);
 }
