@@ -6,8 +6,12 @@ use std::process::Command;
 
 use plimsoll_kernel::knobs::{Attribute, DEFER_MARK, Device, Napi};
 use plimsoll_kernel::namespace;
+use plimsoll_kernel::scheduling::Scheduling;
 
 use super::*;
+
+/// The kernel's thread of whose kind polling threads are.
+const KTHREADD: i32 = 2;
 
 /// No guard started there.
 #[test]
@@ -182,6 +186,10 @@ fn a_ring_of_another_size_has_other_holdoffs() {
         host.governor.on_ring(Some((256, 4096)));
         let turned = host.pass(20, flood);
         assert_eq!(holdoffs_us(&turned), [30, 64]);
+        // As before, and not as it was set last.
+        host.governor.on_ring(Some((4096, 4096)));
+        let turned = host.pass(50, flood);
+        assert_eq!(holdoffs_us(&turned), [200, 200]);
         // A veth tells nothing, and the ring is taken for the smallest again.
         host.governor.on_ring(Some((4096, 4096)));
         host.governor.look_at_ring();
@@ -288,4 +296,119 @@ fn a_ring_counts_from_its_first_lost_frame_on() {
     let anew = losses((9, 3), (9, 0));
     assert_eq!(anew.ring, 0);
     assert!(!anew.is_ring_counted);
+}
+
+/// Time of other softirqs and threads counted as idle would hide overload.
+#[test]
+fn what_a_cpu_did_between_two_readings_is_told_to_the_nanosecond() {
+    let reading = |cpu: u32, times: u64| {
+        let mut reading = CpuReading::default();
+        reading.cpu = cpu;
+        reading.app_ns = times * 1_000;
+        reading.network_ns = times * 200;
+        reading.other_ns = times * 30;
+        reading.frames = times * 7;
+        reading.runs = times * 2;
+        reading.run_frames_max = 5;
+        reading
+    };
+    let looked = |readings: Vec<CpuReading>, at| Regulated {
+        at,
+        readings,
+        wanted: vec![1],
+        ..Regulated::nothing()
+    };
+    let at = Instant::now();
+    let mut only_network = reading(2, 3);
+    only_network.network_ns += 1;
+    let before = looked((0..=3).map(|cpu| reading(cpu, 3)).collect(), at);
+    let now = vec![
+        reading(0, 5),
+        reading(1, 4),
+        only_network,
+        reading(3, 3),
+        // That was not there before.
+        reading(4, 9),
+    ];
+    let now = looked(now, at + Duration::from_nanos(10_000));
+    let observed: Vec<_> = observations(&before, &now)
+        .iter()
+        .map(|cpu| {
+            assert_eq!(cpu.elapsed, Duration::from_nanos(10_000));
+            let times = [cpu.network, cpu.idle].map(|time| time.as_nanos());
+            (cpu.cpu, times, cpu.contended, cpu.frames, cpu.runs)
+        })
+        .collect();
+    let expected = [
+        (0, [400, 10_000 - 2_460], false, 14, 4),
+        (1, [200, 10_000 - 1_230], true, 7, 2),
+        (2, [1, 9_999], false, 0, 0),
+    ];
+    assert_eq!(observed, expected);
+}
+
+/// What came before it begins anew was taken for a flood of the first interval. Needs root.
+#[test]
+fn a_governor_that_begins_again_suspects_nothing_of_what_came_before() {
+    namespace::in_new(|| {
+        let mut host = TwoQueues::new(Config::default());
+        let (calm, flood) = ([(10, 1), (10, 1)], [(30_000, 80), (500, 20)]);
+        host.pass(20, calm);
+        host.governor.begin_again().unwrap();
+        host.pass(1, flood);
+        assert!(!host.governor.is_strained());
+        host.pass(1, flood);
+        assert!(host.governor.is_strained());
+    })
+    .expect("this test makes a network namespace and needs root: run `sudo make test`");
+}
+
+/// Needs root.
+#[test]
+fn new_settings_put_back_what_the_old_ones_turned_and_forget_no_change_of_mode() {
+    namespace::in_new(|| {
+        let mut host = TwoQueues::new(Config::default());
+        let own = host.knobs.instances().unwrap();
+        host.pass(20, [(30_000, 80), (500, 20)]);
+        assert_eq!(host.governor.status().switches, 1);
+        let config = Config {
+            lazy: false,
+            ..Config::default()
+        };
+        host.governor.configure(config, &mut host.knobs).unwrap();
+        assert_eq!(host.knobs.instances().unwrap(), own);
+        assert_eq!(host.governor.status().switches, 1);
+        host.pass(20, [(30_000, 80), (500, 20)]);
+        assert_eq!(host.governor.status().switches, 2);
+    })
+    .expect("this test makes a network namespace and needs root: run `sudo make test`");
+}
+
+/// One CPU cannot poll what several received. And after a link's flap softirqs polled. Needs root.
+#[test]
+fn the_threads_of_several_queues_are_left_where_the_scheduler_has_them_also_after_a_flap() {
+    namespace::in_new(|| {
+        let mut host = TwoQueues::new(Config {
+            strategy: Strategy::Thread,
+            ..Config::default()
+        });
+        let flood = [(30_000, 80), (30_000, 20)];
+        let everywhere = Scheduling::of(KTHREADD).unwrap().cpus().to_vec();
+        for is_first in [true, false] {
+            host.pass(20, flood);
+            let threads = host.knobs.polling_threads().unwrap();
+            assert_eq!(threads.len(), 2);
+            for thread in threads {
+                let scheduling = Scheduling::of(thread.tid).unwrap();
+                assert_eq!(scheduling.cpus(), everywhere);
+            }
+            if is_first {
+                run("ip link set v0 down");
+                run("ip link set v0 up");
+                assert_eq!(host.knobs.polling_threads().unwrap(), []);
+                host.governor.looked_at -= LOOK_INTERVAL;
+            }
+        }
+    })
+    .expect("this test makes a network namespace and needs root: run `sudo make test`");
 }

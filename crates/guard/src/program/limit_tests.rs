@@ -1,6 +1,7 @@
 //! The program's maps at their limits: what happens there is as documented, and
 //! the sums stay exact. Needs root.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
@@ -197,6 +198,8 @@ fn a_socket_is_never_taken_for_one_that_lived_at_its_address() {
             let is_former = |socket: &&Seated| socket.port == 5000;
             let slot = found.iter().find(is_former).unwrap().slot;
             guard.program.set_limit(slot, 1);
+            let shares = BTreeMap::from([(slot, 7)]);
+            guard.program.set_shares(Some((1000, &shares)));
             drop(former);
             std::thread::sleep(Duration::from_millis(30));
             let new: Vec<_> = (6000..6064)
@@ -218,11 +221,13 @@ fn a_socket_is_never_taken_for_one_that_lived_at_its_address() {
                 guard.assign(found.into_iter().map(|socket| (socket, protected)));
                 let allowance = guard.program.allowances.get(slot as usize);
                 assert_eq!((allowance.protected, allowance.limit_bytes), (0, 0));
+                assert_eq!(allowance.share_packets, 0);
                 let channels = guard.channels(0).unwrap();
                 let channel = channels.iter().find(|channel| channel.port == port);
                 assert_eq!(channel.unwrap().packets.offered(), 1);
             }
             drop(new);
+            guard.program.set_shares(None);
             let (_, idle) = guard.program.channels(u32::MAX);
             guard.program.forget(&idle).unwrap();
             is_new

@@ -241,31 +241,80 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn standing(is_attached: bool) -> Standing {
+        let settings = Settings {
+            standby: Some(true),
+            ..Settings::new("lo")
+        };
+        Standing::start(&settings, is_attached).unwrap().unwrap()
+    }
+
+    /// What two CPUs have received up to then; the first one is wanted.
+    fn looked(received: [Duration; 2], at: Instant) -> Regulated {
+        let reading = |cpu: u32| {
+            let mut reading = CpuReading::default();
+            reading.cpu = cpu;
+            reading.network_ns = received[cpu as usize].as_nanos() as u64;
+            reading
+        };
+        Regulated {
+            at,
+            readings: vec![reading(0), reading(1)],
+            wanted: vec![0],
+            is_metered: true,
+            ..Regulated::nothing()
+        }
+    }
+
+    /// Shares of the CPU that receiving took with the program are none of those without it.
+    #[test]
+    fn what_was_seen_says_nothing_once_the_program_comes_or_goes() {
+        for change in [Standing::on_attached, Standing::on_detached] {
+            let mut standing = standing(false);
+            let at = Instant::now();
+            standing.on_reading(3).unwrap();
+            standing.on_regulated(&looked([Duration::ZERO; 2], at));
+            standing.on_regulated(&looked([MS * 90; 2], at + MS * 100));
+            standing.on_governed(true);
+            assert!(standing.share.is_some() && standing.is_wanted && standing.is_busy);
+            change(&mut standing, 10);
+            assert_eq!(standing.share, None);
+            assert!(!standing.is_wanted && !standing.is_busy && standing.cpus.is_none());
+            assert_eq!(standing.before.unwrap().judged, 10);
+        }
+    }
+
+    #[test]
+    fn the_busiest_look_between_two_readings_counts_and_only_there() {
+        let mut standing = standing(false);
+        let at = Instant::now();
+        standing.on_regulated(&looked([Duration::ZERO; 2], at));
+        standing.on_regulated(&looked([MS * 60, MS * 20], at + MS * 100));
+        standing.on_regulated(&looked([MS * 61, MS * 60], at + MS * 200));
+        assert_eq!(standing.share, Some(Fraction::from_percent(60)));
+        assert!(standing.is_wanted);
+        assert!((standing.network_share() - 0.4).abs() < 1e-9, "the last");
+        standing.on_governed(true);
+        standing.on_governed(false);
+        assert!(standing.is_busy);
+        standing.on_reading(0).unwrap();
+        assert_eq!(standing.share, None);
+        assert!(!standing.is_wanted && !standing.is_busy);
+    }
+
+    /// Else it would be attached once more.
+    #[test]
+    fn a_program_that_was_handed_on_counts_as_attached() {
+        assert_eq!(standing(true).interval(), ATTACHED);
+        assert_eq!(standing(false).interval(), WATCHING);
+    }
+
     /// Receiving that took microseconds was waited for all the time by what it interrupted, on a
     /// CPU beside a full router's. So the program was attached, and cost the router a tenth.
     #[test]
     fn who_waits_for_a_cpu_that_hardly_receives_wants_nothing() {
         for (receiving, is_wanted) in [([MS / 1000, MS * 99], false), ([MS * 60, MS * 99], true)] {
-            let settings = Settings {
-                standby: Some(true),
-                ..Settings::new("lo")
-            };
-            let mut standing = Standing::start(&settings, false).unwrap().unwrap();
-            let looked = |received: [Duration; 2], at| {
-                let reading = |cpu: u32| {
-                    let mut reading = CpuReading::default();
-                    reading.cpu = cpu;
-                    reading.network_ns = received[cpu as usize].as_nanos() as u64;
-                    reading
-                };
-                Regulated {
-                    at,
-                    readings: vec![reading(0), reading(1)],
-                    wanted: vec![0],
-                    is_metered: true,
-                    ..Regulated::nothing()
-                }
-            };
+            let mut standing = standing(false);
             let at = Instant::now();
             standing.on_regulated(&looked([Duration::ZERO; 2], at));
             standing.on_regulated(&looked(receiving, at + MS * 100));
