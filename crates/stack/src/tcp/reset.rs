@@ -189,3 +189,49 @@ pub(super) fn parse(frame: &Frame, verified: bool) -> Result<(Packet, u16, u16),
     }
     Ok((packet, source, destination))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ends that acknowledge bare acknowledgements do so for ever, and a reset that is
+    /// acknowledged tells whoever forged it that the connection was there.
+    #[test]
+    fn only_what_has_data_or_an_end_is_acknowledged_again() {
+        let pool = Pool::new(4, 2048).unwrap();
+        let (peer, us) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let mac = [2, 0, 0, 0, 0, 1];
+        let again = |control, payload: &'static [u8]| {
+            let segment = TcpRepr {
+                control,
+                seq_number: TcpSeqNumber(-2),
+                ack_number: Some(TcpSeqNumber(77)),
+                payload,
+                ..plain(5000, 80)
+            };
+            let headers = ETHERNET_BYTES + emit::network_bytes(us);
+            let mut frame = pool.take().unwrap();
+            frame.set_range(HEADROOM_BYTES..HEADROOM_BYTES + headers + segment.buffer_len());
+            let mut bytes = TcpPacket::new_unchecked(&mut frame[headers..]);
+            let checksums = ChecksumCapabilities::default();
+            segment.emit(&mut bytes, &peer.into(), &us.into(), &checksums);
+            emit::write_headers(&mut frame, mac, (peer, us), IpProtocol::Tcp, None);
+            let packet = packet::parse(&frame).unwrap();
+            let answer = acknowledge_again(&frame, &packet, mac, &pool)?;
+            let (packet, source, destination) = parse(&answer, false).unwrap();
+            assert_eq!((packet.source, packet.destination), (us, peer));
+            assert_eq!((source, destination), (80, 5000));
+            let answer = TcpPacket::new_checked(&answer[packet.payload]).unwrap();
+            assert!(answer.ack() && !answer.syn() && !answer.fin() && !answer.rst());
+            Some((answer.seq_number().0, answer.ack_number().0))
+        };
+        assert_eq!(again(TcpControl::Fin, b""), Some((77, -1)));
+        assert_eq!(again(TcpControl::Psh, b"abc"), Some((77, 1)));
+        assert_eq!(again(TcpControl::Fin, b"abc"), Some((77, 2)));
+        for control in [TcpControl::None, TcpControl::Rst, TcpControl::Syn] {
+            assert_eq!(again(control, b""), None, "{control:?}");
+        }
+        assert_eq!(again(TcpControl::Rst, b"abc"), None);
+        assert_eq!(again(TcpControl::Syn, b"abc"), None);
+    }
+}

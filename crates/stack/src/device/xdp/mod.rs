@@ -39,6 +39,8 @@ mod room;
 mod settings;
 mod socket;
 pub(crate) mod steering;
+#[cfg(test)]
+mod strays_tests;
 mod sys;
 #[cfg(test)]
 mod trial;

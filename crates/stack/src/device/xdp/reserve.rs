@@ -212,6 +212,33 @@ mod tests {
         });
     }
 
+    /// A limit of 0 is none: a queue whose credit is used up would have been given everything. So would
+    /// one whose sockets have another owner.
+    #[test]
+    fn the_program_hears_of_each_change_and_of_the_end() {
+        with_program(false, |program| {
+            let rooms = Rooms::of(&program.maps.given, &program.maps.given_up_to).unwrap();
+            let limit = || rooms.taken(GIVEN_TO_QUEUES as usize);
+            assert_eq!(limit(), 0);
+            let reserve = Reserve::new(rooms.open(GIVEN_TO_QUEUES), 64);
+            assert_eq!(limit(), 48);
+            reserve.set_credit(0);
+            assert_eq!(limit(), 1);
+            reserve.set_credit(8);
+            assert_eq!(limit(), 8);
+            reserve.on_taken(10, 3);
+            assert_eq!(limit(), 21, "10 taken, 8 may wait, 3 were lost");
+            reserve.on_taken(5, -1);
+            assert_eq!(limit(), 25);
+            reserve.set_credit(1000);
+            assert_eq!(limit(), 50);
+            reserve.on_lent(15);
+            assert_eq!(limit(), 65);
+            drop(reserve);
+            assert_eq!(limit(), 0);
+        });
+    }
+
     #[test]
     fn a_credit_limits_what_waits() {
         let mut queue = Queue::new(7168);
