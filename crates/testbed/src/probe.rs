@@ -446,6 +446,22 @@ mod tests {
     }
 
     #[test]
+    fn each_percentile_is_told_by_its_name() {
+        let mut latencies = Latencies::new();
+        (1..=1000).for_each(|micros| latencies.record(MILLI / 1000 * micros));
+        let found = latencies.percentiles();
+        let nanos = [
+            found.p50_ns,
+            found.p90_ns,
+            found.p99_ns,
+            found.p999_ns,
+            found.max_ns,
+        ];
+        let micros = nanos.map(|nanos| (nanos + 500) / 1000);
+        assert_eq!(micros, [500, 900, 990, 999, 1000]);
+    }
+
+    #[test]
     fn values_out_of_range_are_named() {
         let mut config = Config::new("198.18.0.2:7".parse().unwrap());
         assert_eq!(config.probes(), 2000);
