@@ -262,6 +262,34 @@ fn a_flood_of_a_connection_is_held_to_what_may_be_answered_and_harms_nobody() {
     });
 }
 
+/// Probes of a closed window, which end at `edge`, are answered; more than a probe is outside.
+fn offer_at_edge(guard: &mut Guard<'_>, connection: &Connection, edge: u32) {
+    let probes = [
+        connection.segment(edge, TcpFlags::ACK, &[]),
+        connection.segment(edge, TcpFlags::ACK, &[0]),
+        connection.segment(edge.wrapping_sub(1), TcpFlags::ACK, &[]),
+        connection.segment(edge, TcpFlags::FIN_ACK, &[]),
+        connection.segment(edge, TcpFlags::FIN_ACK, &[0]),
+        connection.segment(edge, TcpFlags::RST, &[]),
+    ];
+    for frame in probes {
+        let (admitted, full, _) = judged(guard, |guard| {
+            guard.test_run(&frame, RUNS).unwrap();
+        });
+        assert_eq!((admitted, full), (u64::from(RUNS), 0));
+    }
+    for data in [
+        connection.segment(edge, TcpFlags::ACK, &[0; 3]),
+        // An end is a number more.
+        connection.segment(edge, TcpFlags::FIN_ACK, &[0; 2]),
+    ] {
+        let (admitted, _, ticks) = judged(guard, |guard| {
+            guard.test_run(&data, RUNS).unwrap();
+        });
+        assert!(admitted <= OUTSIDE * ticks, "{admitted} in {ticks}");
+    }
+}
+
 /// Sends on and on, as if the window were not closed: the reader has stopped.
 #[test]
 fn what_comes_to_a_closed_window_is_discarded_and_the_stream_is_whole() {
@@ -290,24 +318,7 @@ fn what_comes_to_a_closed_window_is_discarded_and_the_stream_is_whole() {
         let edge = connection.window_end();
         let taken = connection.stream.peek(&mut peeked).unwrap();
         assert!(edge >= u32::try_from(taken).unwrap(), "{edge}, {taken}");
-        let probes = [
-            connection.segment(edge, TcpFlags::ACK, &[]),
-            connection.segment(edge, TcpFlags::ACK, &[0]),
-            connection.segment(edge.wrapping_sub(1), TcpFlags::ACK, &[]),
-            connection.segment(edge, TcpFlags::FIN_ACK, &[]),
-            connection.segment(edge, TcpFlags::RST, &[]),
-        ];
-        for frame in probes {
-            let (admitted, full, _) = judged(guard, |guard| {
-                guard.test_run(&frame, RUNS).unwrap();
-            });
-            assert_eq!((admitted, full), (u64::from(RUNS), 0));
-        }
-        let data = connection.segment(edge, TcpFlags::ACK, &[0; 3]);
-        let (admitted, _, ticks) = judged(guard, |guard| {
-            guard.test_run(&data, RUNS).unwrap();
-        });
-        assert!(admitted <= OUTSIDE * ticks, "{admitted} in {ticks}");
+        offer_at_edge(guard, &connection, edge);
 
         // The reader goes on, and the peer sends again what was not taken.
         let mut position = 0;
