@@ -23,8 +23,12 @@
 //! | `guarding` | whose they are, also if the interface was renamed |
 //! | `device`, `napi`, `instances` | where settings are, and of what |
 //!
-//! Limits: a setting that somebody else changes meanwhile gets the value from
-//! before the guard nevertheless.
+//! A holdoff that somebody else has set since a guard turned it stays as it is: it shows no guard's
+//! mark ([`DEFER_MARK`]) any more.
+//!
+//! Limits: any other setting that somebody else changes meanwhile gets the value from before the guard
+//! nevertheless. So does a holdoff of which only the time was changed, or whose instance the driver
+//! has numbered anew since, or whose interface was moved.
 
 mod closed;
 mod device;
@@ -38,6 +42,8 @@ mod keeper;
 mod kept;
 mod lock;
 mod napi;
+#[cfg(test)]
+mod others_tests;
 pub(crate) mod record;
 mod recovery;
 mod restoring;

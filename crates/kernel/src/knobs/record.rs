@@ -62,6 +62,15 @@ impl Setting {
         }
     }
 
+    /// Whether it is of the holdoff of the instance of this number, or of [`DEVICE`].
+    fn is_holdoff_of(&self, id: u32) -> bool {
+        match *self {
+            Self::Holdoff { napi, .. } => napi == id,
+            Self::Device { attribute, .. } => id == DEVICE && attribute != Attribute::Threaded,
+            _ => false,
+        }
+    }
+
     /// Whether it says if threads poll, or how these run.
     pub(super) const fn is_of_threads(&self) -> bool {
         match self {
@@ -127,7 +136,13 @@ pub(crate) struct Record {
     settings: Vec<Setting>,
     #[serde(default)]
     instances: Instances,
+    /// Whose holdoff got a guard's mark: the numbers that instances had then, and [`DEVICE`].
+    #[serde(default)]
+    marked: BTreeSet<u32>,
 }
+
+/// Stands for the device itself among instances: the kernel gives none this number.
+pub(super) const DEVICE: u32 = 0;
 
 impl Record {
     pub(crate) fn new(interface: &str, identity: Identity, owner: Process) -> Self {
@@ -138,6 +153,7 @@ impl Record {
             owner,
             settings: Vec::new(),
             instances: Instances::default(),
+            marked: BTreeSet::new(),
         }
     }
 
@@ -145,6 +161,7 @@ impl Record {
     pub(super) fn inherit(&mut self, left: &Self) {
         self.settings.clone_from(&left.settings);
         self.instances.clone_from(&left.instances);
+        self.marked.clone_from(&left.marked);
     }
 
     /// Says of which instances the settings are now.
@@ -173,6 +190,31 @@ impl Record {
             self.settings.push(setting);
         }
         new
+    }
+
+    /// The holdoff of an instance of this number, or of [`DEVICE`], gets a guard's mark, or another
+    /// value. False if that is known.
+    pub(super) fn mark(&mut self, id: u32, is_marked: bool) -> bool {
+        match is_marked {
+            true => self.marked.insert(id),
+            false => self.marked.remove(&id),
+        }
+    }
+
+    /// The holdoff of an instance, or of [`DEVICE`], is no guard's now. If it had got the mark, somebody
+    /// else has set it since: then what it had before is nobody's any more.
+    pub(super) fn give_up(&mut self, id: u32) {
+        let is_of_mark = |setting: &Setting| match *setting {
+            Setting::Device {
+                attribute: Attribute::GroFlushTimeout,
+                ..
+            } => false,
+            _ => setting.is_holdoff_of(id),
+        };
+        // Where that is put back already, the mark is gone for it.
+        if self.marked.remove(&id) && self.settings.iter().any(is_of_mark) {
+            self.settings.retain(|setting| !setting.is_holdoff_of(id));
+        }
     }
 
     /// The settings in the order they must be restored in: the last that was turned
@@ -472,6 +514,28 @@ mod tests {
         assert!(record.add(thread.clone()));
         record.keep(vec![anew.clone(), INSTANCE, thread.clone()]);
         assert_eq!(record.to_restore(), [anew, INSTANCE, thread]);
+    }
+
+    /// Of two values of a device the one was back, and the other, which was refused, was left turned.
+    #[test]
+    fn what_is_not_back_beside_a_mark_that_is_stays_recorded() {
+        let of_device = |attribute| Setting::Device {
+            attribute,
+            value: 1,
+        };
+        let [defer, timeout] =
+            [Attribute::NapiDeferHardIrqs, Attribute::GroFlushTimeout].map(of_device);
+        let mut record = record();
+        for setting in [&defer, &timeout, &DEVICE] {
+            record.add(setting.clone());
+        }
+        record.mark(super::DEVICE, true);
+        let mut is_back = record.clone();
+        is_back.keep(vec![timeout.clone()]);
+        is_back.give_up(super::DEVICE);
+        assert_eq!(is_back.to_restore(), [timeout]);
+        record.give_up(super::DEVICE);
+        assert_eq!(record.to_restore(), [DEVICE], "threads are another matter");
     }
 
     /// Where instances cannot be told apart any more, one value is for all.

@@ -242,6 +242,9 @@ impl Knobs {
         self.let_threads_run();
         let (mut followed, mut restored, mut gone);
         let end = Instant::now() + PATIENCE;
+        if let Ok(present) = self.follow() {
+            self.give_up_others(&present);
+        }
         loop {
             // If the kernel does not answer, ids are as they were.
             followed = self.follow().map(drop);

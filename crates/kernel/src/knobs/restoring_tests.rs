@@ -37,24 +37,24 @@ fn add_polled_by_threads() -> Device {
 }
 
 const OWN: [(u32, u32); 2] = [(2, 20_000), (3, 30_000)];
-const TURNED: Duration = Duration::from_micros(40);
+pub(super) const TURNED: Duration = Duration::from_micros(40);
 
 /// Of a driver that tells nothing of its instances, whose holdoffs are turned.
-fn turned(directory: &Path) -> (Arc<Mutex<Driver>>, Knobs) {
+pub(super) fn turned(directory: &Path) -> (Arc<Mutex<Driver>>, Knobs) {
     let driver = Arc::new(Mutex::new(Driver::new(&OWN, false, false)));
     let mut knobs = open(directory, &driver);
     knobs.set_holdoff(Queues::All, DEFER_MARK, TURNED).unwrap();
     (driver, knobs)
 }
 
-fn record_of(directory: &Path) -> Option<PathBuf> {
+pub(super) fn record_of(directory: &Path) -> Option<PathBuf> {
     let mut entries = fs::read_dir(directory).unwrap();
     let is_record = |path: &PathBuf| path.extension().is_some_and(|e| e == "json");
     entries.find_map(|entry| Some(entry.unwrap().path()).filter(is_record))
 }
 
 /// Ends as SIGKILL does: record and settings stay, the lock does not.
-fn kill(knobs: Knobs, directory: &Path, driver: &Mutex<Driver>) {
+pub(super) fn kill(knobs: Knobs, directory: &Path, driver: &Mutex<Driver>) {
     let record = record_of(directory).map(|path| (fs::read(&path).unwrap(), path));
     let state = driver.lock().unwrap().clone();
     drop(knobs);
@@ -371,10 +371,11 @@ fn elsewhere(name: &str) -> Named {
     Named::create(&format!("plimsoll-{name}-{}", std::process::id())).unwrap()
 }
 
-const HOLDOFF: [Attribute; 2] = [Attribute::NapiDeferHardIrqs, Attribute::GroFlushTimeout];
+pub(super) const HOLDOFF: [Attribute; 2] =
+    [Attribute::NapiDeferHardIrqs, Attribute::GroFlushTimeout];
 
 /// As the interface of this namespace has it, device-wide.
-fn device_holdoff() -> [u64; 2] {
+pub(super) fn device_holdoff() -> [u64; 2] {
     let ifindex = link::index("v0").unwrap();
     let device = Device::open("v0", ifindex).unwrap();
     HOLDOFF.map(|attribute| device.attribute(attribute).unwrap().unwrap())

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::device::Attribute;
 use super::napi::{Change, Napi};
-use super::record::{RecordError, Setting};
+use super::record::{DEVICE, RecordError, Setting};
 use super::{DEFER_MARK, Knobs, Queues};
 use crate::error::{CallError, FAILED, LACKS, os};
 use crate::link;
@@ -185,7 +185,13 @@ impl Knobs {
         let old = turned
             .iter()
             .filter_map(|(napi, _)| old_holdoff(napi, device));
-        self.write_down(old.collect())?;
+        let old = old.collect();
+        let marks = turned
+            .iter()
+            .map(|(napi, _)| (napi.id, defer == DEFER_MARK));
+        let marks = marks.collect::<Vec<_>>();
+        self.give_up_others(&instances);
+        self.write_down_with(old, &marks)?;
         for (napi, timeout) in turned {
             let change = Change {
                 defer_hard_irqs: Some(defer),
@@ -313,7 +319,12 @@ impl Knobs {
                 value: if is_left { 0 } else { value },
             });
         }
-        self.write_down(old)?;
+        let defer = turns
+            .iter()
+            .find(|(attribute, _)| *attribute == Attribute::NapiDeferHardIrqs);
+        let mark = defer.map(|(_, defer)| (DEVICE, *defer == u64::from(DEFER_MARK)));
+        self.give_up_others(&[]);
+        self.write_down_with(old, mark.as_slice())?;
         for (attribute, value) in turns {
             match self.device.set_attribute(*attribute, *value) {
                 Ok(Some(())) => {}
@@ -322,6 +333,22 @@ impl Knobs {
             }
         }
         Ok(())
+    }
+
+    /// Whoever has set a holdoff since a guard marked it wants it so: what it had before is not put
+    /// back.
+    pub(super) fn give_up_others(&mut self, present: &[Napi]) {
+        let defer = self.device.attribute(Attribute::NapiDeferHardIrqs);
+        let of_device = defer.ok().flatten().map(|defer| (DEVICE, defer));
+        let of_instance = |napi: &Napi| Some((napi.id, napi.defer_hard_irqs?.into()));
+        for (id, defer) in of_device
+            .into_iter()
+            .chain(present.iter().filter_map(of_instance))
+        {
+            if defer != u64::from(DEFER_MARK) {
+                self.record.give_up(id);
+            }
+        }
     }
 
     /// Whether the device's own holdoff is a guard's.
@@ -361,10 +388,22 @@ impl Knobs {
 
     /// Old values are on disk when this returns, and the keeper knows.
     pub(super) fn write_down(&mut self, settings: Vec<Setting>) -> Result<(), RecordError> {
+        self.write_down_with(settings, &[])
+    }
+
+    /// The same, and whose holdoff is about to get a guard's mark, or another value.
+    fn write_down_with(
+        &mut self,
+        settings: Vec<Setting>,
+        marks: &[(u32, bool)],
+    ) -> Result<(), RecordError> {
         let before = self.record.clone();
         let mut new = false;
         for setting in settings {
             new |= self.record.add(setting);
+        }
+        for (id, is_marked) in marks {
+            new |= self.record.mark(*id, *is_marked);
         }
         if new && let Err(error) = self.file.write(&self.record) {
             self.record = before;
