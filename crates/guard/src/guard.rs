@@ -382,12 +382,11 @@ impl<'obj> Guard<'obj> {
         self.regulator.as_ref().is_some_and(Regulator::is_alarmed)
     }
 
-    /// Closed ports are not capped while somebody reads packets beside the stack. A
-    /// capture that has just begun must not miss them for long, so it is looked for
-    /// whenever such packets came.
+    /// Closed ports are not capped while somebody reads packets beside the stack, and a few packets for
+    /// full sockets pass. A capture that has just begun must not miss those of closed ports for long, so
+    /// it is looked for whenever such packets came.
     fn spare_packet_readers(&mut self) {
-        let cap = !host::has_packet_readers();
-        self.program.set_cap_closed_ports(cap);
+        self.program.set_readers(host::has_packet_readers());
     }
 
     /// Takes over what the interface is called now. Whether that is another name than before.

@@ -170,7 +170,7 @@ static __always_inline void judge_closed_port(struct xdp_md *ctx, const struct p
 	now_ns = bpf_ktime_get_ns();
 	tick = now_ns >> TICK_SHIFT;
 	review(entry, tick >> REVIEW_TICKS_SHIFT);
-	if (entry->closed && settings.cap_closed_ports && is_governed(tick) &&
+	if (entry->closed && !settings.readers && is_governed(tick) &&
 	    !take_share(channel, share_time(now_ns), CLOSED_PORT_PACKETS) &&
 	    !is_spared(ctx, packet, verdict))
 		verdict->outcome = OUTCOME_SHARE;

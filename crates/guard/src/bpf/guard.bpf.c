@@ -29,9 +29,10 @@
  * tcp.h with backlog.h, connection.h, known_connection.h, cookie.h and transmit.h (and
  * bpf-build's syn_ack.h and refusals.h), fragment.h, channel.h (a socket's slot and books),
  * fairness.h with source_credit.h and known_source.h (whose packets an overloaded channel takes),
- * observing.h (how full a queue would be), share.h and protection.h (shedding), closed_port.h and
- * translation.h with conntrack.h and hidden.h. verdict.h is what is found out on the way, maps.h
- * what stays between two packets, tick.h the clock, and verifier.h is for the kernel's verifier.
+ * observing.h (how full a queue would be), share.h and protection.h (shedding), closed_port.h,
+ * readers.h, and translation.h with conntrack.h and hidden.h. verdict.h is what is found out on the
+ * way, maps.h what stays between two packets, tick.h the clock, and verifier.h is for the kernel's
+ * verifier.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -42,6 +43,7 @@
 
 #include "closed_port.h"
 #include "fragment.h"
+#include "readers.h"
 #include "share.h"
 #include "tcp.h"
 #include "translation.h"
@@ -190,6 +192,7 @@ int plimsoll_guard(struct xdp_md *ctx)
 
 	judge_frame(ctx, &packet, &verdict);
 	leave_to_others(ctx, &packet, &verdict);
+	spare_readers(&packet, &verdict);
 	if (verdict.kind == KIND_TCP_LISTENER)
 		judge_handshake(ctx, &packet, &verdict);
 	if ((verdict.outcome == OUTCOME_ADMITTED || verdict.shed) && settings.shedding)

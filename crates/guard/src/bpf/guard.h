@@ -146,6 +146,11 @@ enum limit {
 	FLOWS_ASKED_MAX = 64,
 	EVIDENCE_SHIFT = 9, /* for some 2 s times … */
 	EVIDENCE_TIMES = 30, /* … this */
+	/*
+	 * Packets for full UDP sockets that pass in a tick and CPU while programs read packets: some
+	 * 4,000/s, many for a calm host, and less than a hundredth of a CPU's time.
+	 */
+	READERS_PACKETS = 16,
 	/* UDP ports without a socket that are remembered: all of one address. */
 	UNCLAIMED_PORTS = 65536,
 	/* Of 64 interfaces each, by the low bits of their indices. */
@@ -273,6 +278,8 @@ struct totals {
 	__u32 looked_at; /* of each FLOW_PARTS of them, this one's flow is asked for */
 	__u32 flows_tick; /* of `flows_asked` */
 	__u32 flows_asked; /* flows of packets that a socket would refuse, in this tick */
+	__u32 readers_tick; /* of `readers_packets` */
+	__u32 readers_packets; /* for full sockets, that passed in this tick for readers' sake */
 };
 
 /* Why a channel took no more packets when last looked at. */
@@ -392,7 +399,7 @@ struct settings {
 	__u8 protect_prefixes; /* there are prefixes in `protected_prefixes` */
 	__u8 know_prefixes; /* there are prefixes in `known_prefixes` */
 	__u8 delay_targets; /* some channel has limit_bytes */
-	__u8 cap_closed_ports; /* nobody reads packets beside the stack */
+	__u8 readers; /* somebody reads packets beside the stack's sockets */
 	__u32 namespace_inode; /* of the network namespace guarded */
 	__u64 secret; /* keys hashes of addresses */
 	/* A bit for each IP protocol that a tunnel of this host takes; 0: frames without an IP header. */

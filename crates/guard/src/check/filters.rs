@@ -194,7 +194,7 @@ pub(super) fn packet_readers(are_there: bool) -> Finding {
             "readers",
             Verdict::Limited,
             "a program reads packets beside the sockets, as DHCP clients and captures do",
-            "discards nothing for closed ports while it runs",
+            "discards nothing for closed ports while it runs, and lets some packets for full sockets pass",
         )
     } else {
         let found = "no program reads packets beside the sockets";

@@ -16,10 +16,9 @@ impl Program<'_> {
         self.settings().heartbeat = now_tick();
     }
 
-    /// Sets whether packets of closed UDP ports may be discarded: not while
-    /// somebody reads packets beside the stack.
-    pub(crate) fn set_cap_closed_ports(&mut self, cap: bool) {
-        self.settings().cap_closed_ports = cap.into();
+    /// Tells the program whether somebody reads packets beside the stack's sockets.
+    pub(crate) fn set_readers(&mut self, readers: bool) {
+        self.settings().readers = readers.into();
     }
 
     /// Sets whether an overloaded channel's packets are judged by their sources, and

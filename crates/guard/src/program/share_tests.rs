@@ -118,7 +118,7 @@ fn shares_hold_beside_a_program_that_reads_packets() {
         let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC);
         let _reader = socket(AddressFamily::Packet, kind, flags, SockProtocol::EthIp).unwrap();
         guard.refresh().unwrap();
-        assert_eq!(guard.program.settings().cap_closed_ports, 0, "it is seen");
+        assert_eq!(guard.program.settings().readers, 1, "it is seen");
         guard.program.set_shares(Some((7, &BTreeMap::new())));
         assert!(has_share(guard, &from(HOST).udp(4000, 9, &[]), 7));
     });

@@ -22,6 +22,7 @@ mod old_pressure;
 mod owner;
 mod programs_above;
 mod queues;
+mod readers;
 mod same_address;
 mod steered;
 mod taken_by_tc;
