@@ -147,7 +147,7 @@ enum limit {
 	EVIDENCE_SHIFT = 9, /* for some 2 s times … */
 	EVIDENCE_TIMES = 30, /* … this */
 	/*
-	 * Packets for full UDP sockets that pass in a tick and CPU while programs read packets: some
+	 * Packets for full UDP sockets that pass in a tick and CPU while programs read packets: up to
 	 * 4,000/s, many for a calm host, and less than a hundredth of a CPU's time.
 	 */
 	READERS_PACKETS = 16,

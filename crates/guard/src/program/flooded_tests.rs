@@ -15,10 +15,12 @@ use fastrand::Rng;
 use nix::sched::sched_getcpu;
 use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_core::fairness::{FairnessConfig, Keys};
+use plimsoll_core::time::TICK_SHIFT;
 use plimsoll_packets::frame::Packet;
 
 use super::SLOT_SOCKETS;
 use super::test_host::{HOST, KERNEL_TICK, UDP_PORT, press, unread_server, with_guard};
+use super::types::limit;
 use crate::Guard;
 
 /// Frames of the flood for each datagram that the server takes.
@@ -259,6 +261,39 @@ fn a_queue_that_was_full_has_room_for_others_above_its_watermark() {
                 takes_other == takes_others && judged.all(|takes| takes == takes_loud)
             });
             assert!(is_kept, "{percent} % of the buffer");
+        }
+    });
+}
+
+/// For a program that reads packets some pass that find no room. Those that would take another source's
+/// room do not, and so neither does a flood of a server that reads.
+#[test]
+fn for_readers_only_such_packets_pass_as_take_nobody_s_room() {
+    const LOUD: Ipv4Addr = Ipv4Addr::new(20, 1, 1, 1);
+    with_guard(|guard| {
+        let mut flooded = Flooded::new(guard);
+        flooded.run(&mut [], |_, _, _| LOUD.into());
+        flooded.guard.program.set_readers(true);
+        for (percent, pass) in [(75, false), (120, true)] {
+            let are_as_said = (0..TRIES).any(|_| {
+                flooded.resize(percent);
+                for _ in 0..SPENT {
+                    flooded.is_admitted(LOUD.into());
+                }
+                let begun = Instant::now();
+                let mut passed = 0;
+                while begun.elapsed() < 4 * KERNEL_TICK {
+                    passed += u128::from(flooded.is_admitted(LOUD.into()));
+                }
+                let ticks = begun.elapsed().as_nanos() >> TICK_SHIFT;
+                let of_tick = u128::from(limit::READERS_PACKETS.0);
+                // This thread may have had the CPU in one of the ticks alone.
+                match pass {
+                    true => passed >= of_tick,
+                    false => passed * 4 < of_tick * ticks,
+                }
+            });
+            assert!(are_as_said, "{percent} % of the buffer");
         }
     });
 }
