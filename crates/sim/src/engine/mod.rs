@@ -56,7 +56,6 @@ impl Engine {
         match slot {
             Slot::Cpu(cpu) => {
                 host.account(cpu);
-                host.agenda.set(cpu, NEVER);
                 host.cpus[cpu].until = None;
                 host.dirty |= 1 << cpu;
             }
@@ -100,6 +99,15 @@ impl Engine {
 
     /// Lets `cpu` run what is most urgent, up to the point where time has to pass.
     fn drive(&mut self, cpu: usize) {
+        self.begin_most_urgent(cpu);
+        // Steps begin, are interrupted and go on: when the last one ends is noted once.
+        let until = self.host.cpus[cpu].until.unwrap_or(NEVER);
+        if self.host.agenda.at(cpu) != until {
+            self.host.agenda.set(cpu, until);
+        }
+    }
+
+    fn begin_most_urgent(&mut self, cpu: usize) {
         loop {
             let state = &self.host.cpus[cpu];
             let waiting = state.waiting_level();
@@ -238,7 +246,6 @@ impl Host {
         if ns > 0 && state.until.is_none() {
             let ns = ns + std::mem::take(&mut state.owed);
             state.until = Some(self.now + ns);
-            self.agenda.set(cpu, self.now + ns);
         }
     }
 
@@ -260,7 +267,6 @@ impl Host {
         state.running = Running::Line(line);
         state.level = level;
         state.mode = Mode::Kernel;
-        self.agenda.set(cpu, NEVER);
         self.note_begin(cpu);
     }
 
@@ -285,7 +291,6 @@ impl Host {
                 _ => 0,
             };
             self.cpus[cpu].until = Some(now + rest + pollution);
-            self.agenda.set(cpu, now + rest + pollution);
         }
         self.note_begin(cpu);
     }
@@ -379,7 +384,6 @@ impl Host {
             thread.rest = rest;
         }
         let pinned = thread.cpu.is_some();
-        self.agenda.set(cpu, NEVER);
         // A CPU that has nothing to run does not wait for the next one to wake up.
         if let Some(idle) = self.cpus.iter().position(|cpu| cpu.thread.is_none())
             && !pinned
@@ -415,7 +419,6 @@ impl Host {
         if !of_kernel {
             state.last_process = Some(thread);
         }
-        self.agenda.set(cpu, NEVER);
         if changes && cost > 0 {
             self.ledger.counts.switches += 1;
             self.cpus[cpu].running = Running::Switch(thread);
@@ -437,7 +440,6 @@ impl Host {
             let state = &mut self.cpus[cpu];
             state.mode = Mode::User;
             state.until = Some(self.now + rest);
-            self.agenda.set(cpu, self.now + rest);
         }
     }
 
