@@ -40,6 +40,8 @@ fn a_stream_says_nothing_any_more_though_its_peer_has_not_acknowledged_the_end()
     assert!(tells(&epoll));
     assert_eq!(stream.read(&mut [0; 9]).unwrap(), 5);
     assert!(tells(&epoll), "no call has returned `WouldBlock` since");
+    // As a child has it that was forked meanwhile, until it begins its program.
+    let _of_a_child = stream.as_fd().try_clone_to_owned().unwrap();
     drop(stream);
     assert!(!tells(&epoll));
     // Nor does what becomes of it later.

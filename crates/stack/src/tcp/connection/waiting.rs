@@ -79,9 +79,13 @@ impl Waiters {
         }
     }
 
-    /// Nobody waits any more.
+    /// Nobody waits any more. A child that is forked meanwhile has the descriptor too, until it begins its
+    /// program: event loops hear of that one nothing either.
     pub(super) fn close(&mut self) {
-        (self.waker, self.descriptor) = (None, Kinds::default());
+        if let Some(waker) = self.waker.take() {
+            waker.clear();
+        }
+        self.descriptor = Kinds::default();
     }
 
     /// A call that waits for the descriptor has not found what it wanted. What else has come about
