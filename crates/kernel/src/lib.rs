@@ -7,7 +7,7 @@
 //! - Settings: [`Knobs`] writes every old value down before it turns one, and
 //!   restores it; [`threaded`] moves polling into threads, [`polling_limit`] keeps them
 //!   to a part of the CPU.
-//! - What the kernel counts: [`meter`] CPU time, [`counters`] packets,
+//! - What the kernel counts: [`meter`] CPU time by the kernel's own [`clock`], [`counters`] packets,
 //!   [`link`] the state of an interface, [`ethtool`] that of its adapter,
 //!   [`routing`] a mirror of routes and neighbours, [`packet_filter`] what rules look at,
 //!   [`traffic_control`] what tc may take, [`ipsec`] whether there are policies,
@@ -22,6 +22,7 @@
 //! mirror of routes is read anew ([`routing`]), and how polling threads share their part of a
 //! CPU ([`polling_limit`]).
 
+pub mod clock;
 pub mod control_group;
 pub mod counters;
 #[doc(hidden)]

@@ -14,11 +14,6 @@ pub(crate) fn tai_ns() -> u64 {
     nanos(ClockId::CLOCK_TAI)
 }
 
-/// Of a clock that never goes back.
-pub(crate) fn monotonic_ns() -> u64 {
-    nanos(ClockId::CLOCK_MONOTONIC)
-}
-
 fn nanos(clock: ClockId) -> u64 {
     let time = clock_gettime(clock).expect("these clocks are always there");
     Duration::from(time).as_nanos() as u64

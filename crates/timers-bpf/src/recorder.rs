@@ -12,8 +12,8 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags};
 use memmap2::{Mmap, MmapOptions};
 use nix::unistd::getppid;
+use plimsoll_kernel::clock::monotonic_ns;
 use plimsoll_kernel::error::{bpf_remedy, remedy};
-use plimsoll_kernel::meter::monotonic_ns;
 
 use crate::analysis::State;
 use crate::faults::FaultCounts;

@@ -15,7 +15,7 @@ use plimsoll_core::fairness::{
 };
 use plimsoll_core::feedback::SocketWatermarks;
 use plimsoll_core::time::{Instant, TICK_SHIFT};
-use plimsoll_kernel::meter::monotonic_ns;
+use plimsoll_kernel::clock::monotonic_ns;
 use plimsoll_packets::frame::Packet;
 
 use super::test_host::{

@@ -13,7 +13,7 @@ use nix::sys::socket::{
 };
 use plimsoll_core::fairness::numbers::CALM_TICKS;
 use plimsoll_core::time::TICK_SHIFT;
-use plimsoll_kernel::meter::monotonic_ns;
+use plimsoll_kernel::clock::monotonic_ns;
 use plimsoll_kernel::namespace;
 use plimsoll_packets::frame::{Packet, TcpFlags};
 

@@ -48,10 +48,10 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, Link};
-use nix::time::{ClockId, clock_gettime};
 
 pub use reading::{CpuReading, CpuTime, InstanceReading, ProcessTime};
 
+use crate::clock::monotonic_ns;
 use crate::error::{CallError, FAILED, LACKS, bpf, os};
 use crate::link::{self, NoSuchInterface};
 use crate::mapped::{Mapped, Plain};
@@ -413,15 +413,4 @@ fn require_cpu(cpu: usize) -> Result<(), MeterError> {
     let tried = thread::spawn(move || pin(cpu)).join();
     let tried = tried.unwrap_or_else(|payload| std::panic::resume_unwind(payload));
     tried.map_err(|_| MeterError::NoSuchCpu { cpu })
-}
-
-/// The time by the clock that `bpf_ktime_get_ns` reads, in nanoseconds.
-///
-/// # Panics
-///
-/// Never: every Linux has this clock.
-#[must_use]
-pub fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has this clock");
-    u64::try_from(Duration::from(now).as_nanos()).expect("584 years")
 }

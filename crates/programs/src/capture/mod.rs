@@ -36,6 +36,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use plimsoll_core::time::Instant;
+use plimsoll_kernel::clock::monotonic_ns;
 use plimsoll_kernel::counters::interfaces::{Adapter, Interfaces};
 use serde::Serialize;
 
@@ -49,7 +50,7 @@ use self::pcapng::{About, Encoder};
 use self::recorder::Recorder;
 use self::source::Source;
 use self::writer::{Writer, Written};
-use crate::clock::{monotonic_ns, utc_ns};
+use crate::clock::utc_ns;
 use crate::filter::Filter;
 
 /// Packets that are taken before the clock is read again.

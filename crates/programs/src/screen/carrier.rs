@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use plimsoll_core::time::Instant;
+use plimsoll_kernel::clock::monotonic_ns;
 use plimsoll_kernel::knobs::{Device, LinkState};
 use plimsoll_kernel::link;
-
-use crate::clock;
 
 /// How often the kernel is asked. It answers in a few microseconds.
 const LOOK: Duration = Duration::from_millis(1);
@@ -42,7 +41,7 @@ impl Carrier {
         let Some(state) = &self.state else {
             return false;
         };
-        let now = Instant::from_nanos(clock::monotonic_ns());
+        let now = Instant::from_nanos(monotonic_ns());
         self.known.is_down(now, || state.is_down())
     }
 }

@@ -14,6 +14,7 @@ use plimsoll_core::channel::{ChannelConfig, channel};
 use plimsoll_core::feedback::{Change, Feedback, FeedbackConfig, QueueId, Watermarks};
 use plimsoll_core::poll::SourceSet;
 use plimsoll_core::time::Instant;
+use plimsoll_kernel::clock::monotonic_ns;
 use plimsoll_kernel::error::bpf;
 use plimsoll_kernel::knobs::Keeper;
 use plimsoll_kernel::link;
@@ -27,7 +28,6 @@ use super::memory::{Constants, Memory, Program, Remember};
 use super::port::Port;
 use super::unserved::Unserved;
 use super::{Counts, Error, PortCounts, Screen, ScreenConfig, Side, Verdict};
-use crate::clock;
 use crate::filter::Filter;
 use crate::polling::{Polling, Wanted};
 use receiving::Receiving;
@@ -293,7 +293,7 @@ fn feedback(queue_frames: u32) -> Result<(Feedback, [QueueId; 2]), Error> {
 }
 
 fn now() -> Instant {
-    Instant::from_nanos(clock::monotonic_ns())
+    Instant::from_nanos(monotonic_ns())
 }
 
 impl<'a> Shared<'a> {

@@ -27,12 +27,11 @@
 //! asked (RFC 5961, 4.2).
 
 use std::hash::Hasher;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use plimsoll_core::time::Instant;
+use plimsoll_kernel::clock::monotonic_ns;
 use siphasher::sip::SipHasher24;
 use smoltcp::wire::TcpSeqNumber;
 
@@ -69,17 +68,14 @@ pub(super) struct Syn {
 #[derive(Debug)]
 pub(crate) struct Cookies {
     key: [u64; 2],
-    /// What a program in the kernel has for a time is so much later than ours. (Not in a time namespace with
-    /// a clock of its own: there the program knows no cookies, and they count with the rest.)
+    /// What a program in the kernel has for a time is so much later than ours.
     kernel_ahead: Duration,
 }
 
 impl Cookies {
     pub(crate) fn new() -> Result<Self, Error> {
-        let since_boot = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(io::Error::from);
-        let since_boot = since_boot.map_err(Error::io("read the clock"))?;
-        let kernel_ahead =
-            Duration::from(since_boot).saturating_sub(clock::now().saturating_since(Instant::ZERO));
+        let since_boot = Duration::from_nanos(monotonic_ns());
+        let kernel_ahead = since_boot.saturating_sub(clock::now().saturating_since(Instant::ZERO));
         let key = [secret()?, secret()?];
         Ok(Self { key, kernel_ahead })
     }

@@ -52,7 +52,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 
-use plimsoll_kernel::meter::monotonic_ns;
+use plimsoll_kernel::clock::monotonic_ns;
 
 pub use departures::{DEPARTURES_MAX, Departures};
 pub use lengths::{IMIX_BYTES, imix_payload};

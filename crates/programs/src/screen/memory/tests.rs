@@ -1,12 +1,12 @@
 //! The program, packet by packet, by the kernel's test-run facility. Needs root.
 
 use libbpf_rs::ProgramInput;
+use plimsoll_kernel::clock::monotonic_ns;
 use plimsoll_kernel::{link, namespace};
 use plimsoll_packets::host::Host;
 use plimsoll_packets::{corpus, frame};
 
 use super::*;
-use crate::clock;
 use crate::filter::Filter;
 use crate::screen::{Rules, Screen as _};
 
@@ -51,7 +51,7 @@ fn with_constants(
 }
 
 fn now() -> Instant {
-    Instant::from_nanos(clock::monotonic_ns())
+    Instant::from_nanos(monotonic_ns())
 }
 
 fn later() -> Instant {
