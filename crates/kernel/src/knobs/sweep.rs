@@ -54,8 +54,11 @@ pub(super) fn sweep(directory: &Path) {
         if Lock::may_be_owned(&lock) {
             continue;
         }
-        let record = RecordFile::at(directory.join(format!("{stem}.json")));
-        let identity = record.read().ok().flatten().map(|record| record.identity);
+        // The second is one that a killed guard had not yet put in the place of the first.
+        let identity = ["json", "json.new"].iter().find_map(|extension| {
+            let record = RecordFile::at(directory.join(format!("{stem}.{extension}")));
+            Some(record.read().ok()??.identity)
+        });
         let of_other_boot = identity.as_ref().is_some_and(|id| id.boot_id != boot);
         let inode = identity.map(|identity| identity.netns_inode);
         let inode = inode.or_else(|| Lock::netns_inode(&lock));
@@ -260,6 +263,11 @@ mod tests {
         let (cookie, inode) = in_namespace(|namespace| namespace);
         write(&format!("eth1.{cookie}.lock"), &format!("1 1 {inode}"));
         write(&format!("eth1.{cookie}.sock"), "");
+        // Killed as it wrote down what it was to turn, and cleaned up for but for that.
+        let (writing, inode_then) = in_namespace(|namespace| namespace);
+        write_record(directory, &boot, (writing, inode_then));
+        let of_writing = |extension: &str| directory.join(format!("eth0.{writing}.{extension}"));
+        fs::rename(of_writing("json"), of_writing("json.new")).unwrap();
         // Its process was killed, and the keeper after it.
         write(&format!("eth3.{cookie}.closed"), &format!("1 1 7 {inode}"));
         let here = (netns_cookie().unwrap(), netns_inode().unwrap());
